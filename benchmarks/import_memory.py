@@ -1,19 +1,22 @@
 """Measures the peak memory of importing a made-up model with the sizes of NLLB-200 600M.
 
     python benchmarks/import_memory.py [--backends tensorflow jax] [--dtypes float16 bfloat16]
+        [--precisions float32 bfloat16]
 
-Each row is the whole command `keras-transformer import hub FOLDER RUN`, in a process of its own,
-from two safetensors files with an index. The peak is that of `RssAnon`, which leaves mapped files
-out, in MiB, read every 5 ms; "libraries" is what importing them takes, with Keras and its backend.
-The ratio is the peak divided by the weights in float32. Random weights. Linux only; it needs 8 GB
-of disk.
+Each row is the whole command `keras-transformer import hub FOLDER RUN --precision PRECISION`, in a
+process of its own, from two safetensors files of a dtype with an index. The peak is that of
+`RssAnon`, which leaves mapped files out, in MiB, read every 5 ms; "libraries" is what importing
+them takes, with Keras and its backend. The ratio is the peak divided by the weights in the
+precision. Random weights. Linux only; it needs 8 GB of disk.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,7 +32,7 @@ SIZES = {
 }
 PIECES = 256_000
 MIB = 2**20
-WIDTHS = 12, 10, 10, 10, 10, 8, 8
+WIDTHS = 12, 10, 10, 10, 10, 10, 8, 8
 IMPORT = [sys.executable, "-m", "keras_transformer", "import", "hub"]
 LIBRARIES = [sys.executable, "-c", "import keras_transformer.importing.importer"]
 
@@ -121,19 +124,26 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--backends", nargs="+", default=["tensorflow", "jax"])
     parser.add_argument("--dtypes", nargs="+", default=["float16", "bfloat16"])
+    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     arguments = parser.parse_args()
-    print_row(WIDTHS, "", "dtype", "weights", "libraries", "peak", "ratio", "seconds")
+    titles = "dtype", "precision", "weights", "libraries", "peak", "ratio", "seconds"
+    print_row(WIDTHS, "", *titles)
     for dtype in arguments.dtypes:
         with tempfile.TemporaryDirectory() as temporary:
             folder = pathlib.Path(temporary) / "nllb"
             folder.mkdir()
-            weights = 4 * write_model(folder, dtype)
-            for backend in arguments.backends:
+            count = write_model(folder, dtype)
+            for backend, precision in itertools.product(arguments.backends, arguments.precisions):
                 environment = os.environ | {"KERAS_BACKEND": backend}
                 libraries, _ = peak_memory(LIBRARIES, environment)
-                peak, seconds = peak_memory([*IMPORT, folder, folder.parent / backend], environment)
+                run = folder.parent / "run"
+                command = [*IMPORT, folder, run, "--precision", precision]
+                peak, seconds = peak_memory(command, environment)
+                shutil.rmtree(run)
+                weights = count * {"float32": 4, "bfloat16": 2}[precision]
                 sizes = (f"{number / MIB:.0f}" for number in (weights, libraries, peak))
-                print_row(WIDTHS, backend, dtype, *sizes, f"{peak / weights:.2f}", f"{seconds:.0f}")
+                ratio = f"{peak / weights:.2f}"
+                print_row(WIDTHS, backend, dtype, precision, *sizes, ratio, f"{seconds:.0f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Commands that evaluate a run: `evaluate` computes scores, `plot` draws figures."""
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,12 +9,41 @@ import typer
 
 from keras_transformer import evaluation
 from keras_transformer.cli import options, stream, translators
+from keras_transformer.cli.directions import Direction, directions_of, read_parts, test_pairs
 from keras_transformer.console import console
 
 MOST_REPORTS = 5  # of long lines
 MOST_LENGTH_RATIO = 1.3  # of translations that do not repeat themselves
+IN_TABLE = "bleu", "chrf"
 
 commands = typer.Typer()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The translations of a direction, and what they score.
+
+    Attributes:
+        direction: `Direction`.
+        answers: list of lists of `Hypothesis`, best first.
+        scores: dict from names in `evaluation.SCORES` to `Score`.
+        matches: dict from `exact_match` and `accuracy@n` to fractions of the lines.
+    """
+
+    direction: Direction
+    answers: list[list[Any]]
+    scores: dict[str, evaluation.Score]
+    matches: dict[str, float]
+
+    @property
+    def translations(self) -> list[str]:
+        """The best translation of each line."""
+        return [best.text for best, *_ in self.answers]
+
+    @property
+    def unfinished(self) -> int:
+        """Number of translations that reached their maximum length."""
+        return sum(best.unfinished for best, *_ in self.answers)
 
 
 @commands.command()
@@ -21,7 +51,7 @@ commands = typer.Typer()
 def evaluate(
     runs: options.RunArguments,
     data: options.Data = Path("."),
-    source: options.Source = None,
+    source: options.Sources = None,
     reference: options.References = None,
     baseline: Annotated[
         Path | None, typer.Option(help="File of other translations: paired bootstrap.")
@@ -40,12 +70,17 @@ def evaluate(
 
     WER: lines that equal no reference; PER and CER: edits per 100 tokens and characters.
 
+    Several directions of a model of many languages have a row each: several --source with one
+    --reference each and languages with commas, or corpora with `languages` in the recipe's test.
+
     Nothing here computes COMET: its models would have to be downloaded. Use --output.
 
     Example:
 
         keras-transformer evaluate runs/multi30k_en_de --data ~/multi30k --tokenized
         keras-transformer evaluate runs/mine --source new.en --reference new.de
+        keras-transformer evaluate runs/nllb --source a.en --reference a.de --source b.en \
+--reference b.fr --source-language en --target-language de,fr
     """
     from keras_transformer.runs.folder import RunFolder
 
@@ -55,29 +90,30 @@ def evaluate(
         folder.report()  # fails early if the report is damaged
     if output is not None:
         options.check_output(output)
-    sources, references = test_set(runs[0], data, source, reference)
-    others = read_baseline(baseline, len(sources)) if baseline else []
+    parts = read_parts(runs[0], data, source, reference, settings)
     translator = translators.load_runs(runs, model, **settings)
-    answers = translators.with_progress(translator, sources, n_best=n_best)
-    ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in answers]
-    translations = [texts[0] for texts in ranked]
-    names = score_names(references, tokenized)
-    scores = [evaluation.score(name, translations, references, tokenized) for name in names]
-    matches = {"exact_match": evaluation.exact_match(translations, references)}
-    if n_best > 1:
-        matches[f"accuracy@{n_best}"] = evaluation.accuracy_at_n(ranked, references)
-    print_samples(samples, sources, translations, references[0])
-    print(*scores, sep="\n")
-    for name, value in matches.items():
-        print(f"{name.replace('_', ' ')} {value:.4f} of {len(sources):,} lines", flush=True)
-    for name in names if others else ():
-        print(evaluation.paired_bootstrap(translations, others, references, tokenized, metric=name))
-    for note in notes(translator, answers, sources, references):
-        console.print(note)
+    directions = directions_of(parts, translator)
+    others = read_baseline(baseline, directions) if baseline else []
+    results = [evaluated(translator, direction, n_best, tokenized) for direction in directions]
+    for result in results:
+        columns = result.translations, result.direction.references[0]
+        print_samples(samples, result.direction.sources, *columns)
+    if len(results) > 1:
+        print_table(results)
+    else:
+        print_scores(results[0])
+    for name in results[0].scores if others else ():
+        lists = results[0].translations, others, directions[0].references
+        print(evaluation.paired_bootstrap(*lists, tokenized, metric=name))
+    for result in results:
+        lines = result.direction.sources, result.direction.references
+        for note in notes(translator, result.answers, *lines):
+            prefix = f"{result.direction.name}: " if len(results) > 1 else ""
+            console.print(f"{prefix}{note}")
     if output is not None:
-        stream.write_lines(translations, output)
+        stream.write_lines([text for result in results for text in result.translations], output)
     if is_recorded:
-        record(folder, translator.all_settings, scores, matches)
+        record(folder, translator.all_settings, results)
 
 
 @commands.command()
@@ -168,10 +204,55 @@ def print_samples(number, *columns):
         print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
 
 
-def read_baseline(path, lines):
-    """Returns the lines of a file; raises a `ValueError` unless it has this number of them."""
+def evaluated(translator, direction, n_best, tokenized):
+    """Translates and scores the lines of a direction; returns an `Evaluation`."""
+    lines, references = direction.sources, direction.references
+    options_of_call = {"n_best": n_best, **direction.languages}
+    answers = translators.with_progress(translator, lines, **options_of_call)
+    ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in answers]
+    translations = [texts[0] for texts in ranked]
+    scores = {
+        name: evaluation.score(name, translations, references, tokenized)
+        for name in score_names(references, tokenized)
+    }
+    matches = {"exact_match": evaluation.exact_match(translations, references)}
+    if n_best > 1:
+        matches[f"accuracy@{n_best}"] = evaluation.accuracy_at_n(ranked, references)
+    return Evaluation(direction=direction, answers=answers, scores=scores, matches=matches)
+
+
+def print_scores(result):
+    """Prints the scores of one direction, a line each."""
+    print(*result.scores.values(), sep="\n")
+    for name, value in result.matches.items():
+        print(f"{name.replace('_', ' ')} {value:.4f} of {len(result.answers):,} lines", flush=True)
+
+
+def print_table(results):
+    """Prints a row for each direction, and the signatures of the scores."""
+    rows = [("direction", "lines", "BLEU", "chrF2", "unfinished")]
+    for result in results:
+        scores = [result.scores.get(name) for name in IN_TABLE]
+        values = ["-" if score is None else f"{score.value:.2f}" for score in scores]
+        counts = f"{len(result.answers):,}", f"{result.unfinished:,}"
+        rows.append((result.direction.name, counts[0], *values, counts[1]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        aligned = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        print(f"{name:{widths[0]}}", *aligned, sep="  ")
+    scores = [score for result in results for score in result.scores.values()]
+    shown = {f"{score.name}: {score.signature}" for score in scores if score.name in rows[0]}
+    print(*sorted(shown), sep="\n", flush=True)
+
+
+def read_baseline(path, directions):
+    """Returns the lines of a file; raises a `ValueError` unless it has one for each source."""
     from keras_transformer.data.corpus import read_lines
 
+    if len(directions) > 1:
+        names = ", ".join(direction.name for direction in directions)
+        raise ValueError(f"`--baseline` must be of one direction. Received: {path}, for {names}")
+    lines = len(directions[0].sources)
     others = list(read_lines(path))
     if len(others) != lines:
         must = f"`--baseline` must hold a translation for each of the {lines:,} lines."
@@ -179,7 +260,7 @@ def read_baseline(path, lines):
     return others
 
 
-def record(folder, settings, scores, matches):
+def record(folder, settings, results):
     """Adds scores and search settings to a run's report; prints a note if it is not finished."""
     if "updates" not in folder.report():
         console.print(
@@ -187,8 +268,19 @@ def record(folder, settings, scores, matches):
             f"resumed, they are deleted from {folder.report_file}."
         )
     search = {name: settings[name] for name in options.ONE_BEST}
-    by_name = {score.name: vars(score) for score in scores}
-    folder.add_to_report(search=search, **matches, **by_name)
+    entries = [
+        result.matches | {score.name: vars(score) for score in result.scores.values()}
+        for result in results
+    ]
+    if len(results) == 1:
+        folder.add_to_report(search=search, **entries[0])
+        return
+    rows = [
+        {**result.direction.languages, "lines": len(result.answers)}
+        | {"unfinished": result.unfinished, **entry}
+        for result, entry in zip(results, entries, strict=True)
+    ]
+    folder.add_to_report(search=search, directions=rows)
 
 
 def score_names(references, tokenized):
@@ -199,48 +291,3 @@ def score_names(references, tokenized):
     complete = ([text or "" for text in texts] for texts in references)
     has_bleu = any(evaluation.bleu(texts, texts, tokenized=tokenized).value for texts in complete)
     return [name for name in evaluation.SCORES if has_bleu or name != "bleu"]
-
-
-def test_set(run, data, source, references):
-    """Returns the lines to translate, and a list of lists of references.
-
-    They are from files, or from the test split of the recipe. If its files hold both sides, a
-    source that stands there several times is one line with several references. In two files, lines
-    are what published scores count, so they stay.
-    """
-    from keras_transformer.data.corpus import read_parallel
-    from keras_transformer.runs.folder import RunFolder
-
-    if (source is None) != (not references):
-        received = f"--source {source}, --reference {' '.join(references or ['None'])}"
-        raise ValueError(f"Give both `--source` and `--reference`, or none. Received: {received}")
-    if source is None:
-        corpora = [list(test_pairs(run, data, instead="`--source` and `--reference`"))]
-        if all("file" in corpus for corpus in RunFolder(run).recipe().data.mappings("test")):
-            sources, merged = evaluation.merge_references(corpora[0])
-            if repeated := len(corpora[0]) - len(sources):
-                console.print(
-                    f"{repeated:,} of {len(corpora[0]):,} lines repeat an earlier source: their "
-                    "targets are further references of it."
-                )
-            return sources, merged
-    else:
-        files = (read_parallel(source, reference, allow_empty=True) for reference in references)
-        corpora = list(map(list, files))
-    sources = [line for line, _ in corpora[0]]
-    if not sources:
-        raise ValueError(f"`--source` must hold a line to translate. Received: {source}")
-    return sources, [[target for _, target in corpus] for corpus in corpora]
-
-
-def test_pairs(run, data, instead):
-    """Returns the sentence pairs of the test split of the recipe.
-
-    `instead` names the options that replace a missing test split.
-    """
-    from keras_transformer.runs.folder import RunFolder
-
-    settings = RunFolder.existing(run).recipe().data
-    if settings.test is None:
-        raise ValueError(f"The run's recipe has no test split; give {instead}.")
-    return settings.pairs("test", data)

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.backend import import_backend
-from keras_transformer.cli.progress import array_progress
 from keras_transformer.console import console
 
 commands = typer.Typer()
@@ -70,6 +69,10 @@ def import_(
     like: Like = None,
     add_pieces: AddPieces = None,
     num_pieces: NumPieces = None,
+    precision: Annotated[
+        str,
+        typer.Option(help="`float32`, or `bfloat16`, which halves the weights and rounds them."),
+    ] = "float32",
 ) -> None:
     """Import a model of Marian, such as those of OPUS-MT, of M2M-100 or NLLB-200, as a run.
 
@@ -88,19 +91,18 @@ def import_(
     from keras_transformer.importing.importer import import_model
     from keras_transformer.runs.folder import RunFolder
 
-    with array_progress() as on_progress:
-        translator = import_model(
-            model,
-            run,
-            weights=weights,
-            arithmetic=arithmetic,
-            add_language=add_language,
-            like=like,
-            add_pieces=add_pieces,
-            num_pieces=num_pieces,
-            print_fn=console.print,
-            on_progress=on_progress,
-        )
+    translator = import_model(
+        model,
+        run,
+        weights=weights,
+        arithmetic=arithmetic,
+        add_language=add_language,
+        like=like,
+        add_pieces=add_pieces,
+        num_pieces=num_pieces,
+        precision=precision,
+        print_fn=console.print,
+    )
     _print_facts(translator, RunFolder(run).origin() or {})
     print(run)
 

@@ -40,11 +40,19 @@ Model = Annotated[
     Path | None, typer.Option(help="Another model file of the run. [default: its model.keras]")
 ]
 Data = Annotated[Path, typer.Option(help="Paths in the recipe are relative to this folder.")]
-Source = Annotated[
-    str | None, typer.Option(help="File of source lines. [default: the recipe's test split]")
+Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        help="File of source lines; several times for several directions. [default: the recipe's "
+        "test split]",
+    ),
 ]
 References = Annotated[
-    list[str] | None, typer.Option(help="File of references; several times for several.")
+    list[str] | None,
+    typer.Option(
+        help="File of references; several times for several, or one for each of several --source."
+    ),
 ]
 Tokenized = Annotated[
     bool, typer.Option("--tokenized", help="Text is tokenized: BLEU splits at white space.")

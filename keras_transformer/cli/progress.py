@@ -2,10 +2,9 @@
 
 import contextlib
 import datetime
-import sys
 import time
 
-from keras_transformer.console import console, is_interactive
+from keras_transformer.console import console, is_interactive, progress_bar
 
 SECONDS_BETWEEN_LINES = 60
 
@@ -31,7 +30,7 @@ def sentence_progress(total, before=0, is_shown=True):
     counts = progress.BarColumn(), progress.MofNCompleteColumn()
     columns = *counts, rate, progress.TimeRemainingColumn()
     started = printed = time.monotonic()
-    with _bar(columns, is_shown and is_interactive()) as bar:
+    with progress_bar(columns, is_shown and is_interactive()) as bar:
         task = bar.add_task("", total=total, completed=before, rate="")
 
         def advance(number):
@@ -49,31 +48,3 @@ def sentence_progress(total, before=0, is_shown=True):
                 console.print(f"{done:,}{of} sentences, {rate:,.1f}/s{end}")
 
         yield advance
-
-
-@contextlib.contextmanager
-def array_progress():
-    """Shows how many arrays of a model are read; nothing elsewhere than on a terminal.
-
-    Yields:
-        the function to call with the number of arrays that are done, and of all.
-    """
-    from rich import progress
-
-    columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TextColumn("arrays")
-    with _bar(columns, is_interactive()) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextlib.contextmanager
-def _bar(columns, is_shown):
-    """Yields a bar of rich, which is removed at its end."""
-    from rich import progress
-
-    # A file or a pipe keeps its own output.
-    options = {"transient": True, "redirect_stdout": sys.stdout.isatty(), "console": console}
-    bar = progress.Progress(*columns, disable=not is_shown, **options)
-    # rich before 14.1 ends also a bar that is disabled, with an empty line.
-    with bar if is_shown else contextlib.nullcontext():
-        yield bar

@@ -147,10 +147,12 @@ class SavedModelEngine(Engine):
     ) -> dict[str, list[np.ndarray]]:
         """Returns the attention scores of given translations; see `Engine`.
 
-        Raises a `ValueError` if the SavedModel was exported without `inspect=True`, which a model
-        with tokens of languages cannot be.
+        Raises a `ValueError` if the SavedModel was exported without `inspect=True`, as all of
+        models with tokens of languages are.
         """
-        outputs = self._call("attend", token_ids=source_ids, target_ids=target_ids)
+        languages = {} if language_ids is None else {"language_ids": language_ids}
+        inputs = {"token_ids": source_ids, "target_ids": target_ids} | languages
+        outputs = self._call("attend", **inputs)
         return {name: [*np.moveaxis(scores, 1, 0)] for name, scores in outputs.items()}
 
     def search_tree(self, source_ids: np.ndarray, settings: SearchSettings) -> list[SearchTree]:

@@ -9,7 +9,7 @@ import reprlib
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from keras import ops
 
 from keras_transformer import types
 from keras_transformer.atomic_file import write_text
+from keras_transformer.console import count_bar
 from keras_transformer.data.pieces import model_file
 from keras_transformer.decoding.frozen import freeze
 from keras_transformer.decoding.translator import Translator
@@ -40,6 +41,7 @@ UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|.*vocab.*|README\.md|LIC
 LARGEST = 8 * 2**30
 # Largest number of numbers that are converted at once.
 BLOCK_SIZE = 2**24
+PRECISIONS = ("float32", "bfloat16")
 # Marian's own default; the positions have no end.
 LONGEST_SOURCE = 512
 # By `model_type` of `config.json`.
@@ -57,8 +59,8 @@ def import_model(
     like: str | None = None,
     add_pieces: types.Path | None = None,
     num_pieces: int | None = None,
+    precision: str = "float32",
     print_fn: types.PrintFn = print,
-    on_progress: Callable[[int, int], Any] | None = None,
     **settings: Any,
 ) -> Translator:
     """Imports a Transformer that Marian trained, such as OPUS-MT's, or M2M-100 or NLLB-200.
@@ -93,9 +95,9 @@ def import_model(
             from it, and that the model lacks, become tokens too. Only text in the new language is
             split into them. Optional.
         num_pieces: the maximum number of these pieces. Defaults to 2,000.
+        precision: dtype of the weights and of what is computed with them, `"float32"` or
+            `"bfloat16"`, which rounds the weights to half of their size. Defaults to `"float32"`.
         print_fn: prints a line of text. Defaults to `print`.
-        on_progress: callable, called after each array of the weights with the number of arrays that
-            are done, and of all. Optional.
         **settings: as in `Translator`, with `frozen`, here `True` by default, and `dtype`. They go
             before those of the model, and not into the run, which is of float32 in any case.
 
@@ -114,6 +116,9 @@ def import_model(
     """
     text = None if add_pieces is None else Path(add_pieces)
     addition = Addition.of_arguments(add_language, like, text, num_pieces)
+    if precision not in PRECISIONS:
+        choices = " or ".join(map(repr, PRECISIONS))
+        raise ValueError(f"`precision` must be {choices}. Received: {precision!r}")
     run_folder = None if run is None else RunFolder(run)
     if run_folder is not None:
         _require_new(run_folder)
@@ -124,7 +129,7 @@ def import_model(
             read = add_to(read, addition)
         for note in read.notes:
             print_fn(note)
-        model = build_model(read, on_progress)
+        model = build_model(read, precision)
     tokenizers = read.tokenizers
     settings = {"max_source_tokens": LONGEST_SOURCE, **read.search, **settings}
     frozen, dtype = settings.pop("frozen", True), settings.pop("dtype", None)
@@ -185,30 +190,27 @@ def _read_hub(folder, name, arithmetic):
     return read_hub(folder, settings, FAMILIES[family], name, arithmetic)
 
 
-def build_model(
-    read: ForeignModel, on_progress: Callable[[int, int], Any] | None = None
-) -> Transformer:
+def build_model(read: ForeignModel, precision: str = "float32") -> Transformer:
     """Returns a `Transformer` with the weights of a model that was read.
 
-    Each weight is made once, from its array: none begins with random numbers or zeros.
+    Each weight is made once, from its array: none begins with random numbers or zeros. On a
+    terminal, a bar shows how many are made.
 
     Args:
         read: the model. Its arrays are removed while they are read.
-        on_progress: as in `import_model`.
+        precision: as in `import_model`.
     """
     left = {part.path: (name, part.axes) for name, part in arrays_of(read.config).items()}
-    count = len(left)
 
     def value(path, shape, dtype):
         name, axes = left.pop(path)
-        tensor = _tensor_of(read.arrays.pop(name), axes, dtype)
-        if on_progress is not None:
-            on_progress(count - len(left), count)
-        return tensor
+        advance()
+        return _tensor_of(read.arrays.pop(name), axes, dtype)
 
     try:
-        with keras.StatelessScope():  # Keras makes the variables at its end
-            model = Transformer(read.config)
+        # Keras makes the variables at the end of the scope.
+        with count_bar(len(left), "arrays") as advance, keras.StatelessScope():
+            model = Transformer(read.config, dtype=precision)
             for variable in model.weights:
                 variable._initializer = functools.partial(value, variable.path)
     except BaseException:
@@ -220,19 +222,19 @@ def build_model(
 
 
 def _tensor_of(array, axes, dtype):
-    """Returns a weight as a tensor, see `weight_of`; made of blocks, because backends copy arrays.
+    """Returns a weight as a tensor; see `weight_of`.
 
-    A large one that is converted at once would be three times in memory. A list of arrays is one,
-    whose rows are those of all.
+    A list of arrays is one, whose rows are those of all.
     """
-    arrays = array if isinstance(array, list) else [array]
-    axis = int(axes.startswith("D") and arrays[0].ndim > 1)  # no block may cut the hidden dimension
-    tensors = [
-        ops.convert_to_tensor(weight_of(block, axes), dtype)
-        for part in arrays
-        for block in np.array_split(part, math.ceil(part.size / BLOCK_SIZE), axis)
-    ]
-    return ops.concatenate(tensors, axis)
+    parts = array if isinstance(array, list) else [array]
+    axis = int(axes.startswith("D") and parts[0].ndim > 1)  # no block may cut the hidden dimension
+    if keras.config.backend() == "tensorflow":
+        # It copies an array twice to convert it: blocks keep that small.
+        counts = [math.ceil(part.size / BLOCK_SIZE) for part in parts]
+        pairs = zip(parts, counts, strict=True)
+        parts = [block for part, count in pairs for block in np.array_split(part, count, axis)]
+    tensors = [ops.convert_to_tensor(weight_of(part, axes).astype(dtype)) for part in parts]
+    return tensors[0] if len(tensors) == 1 else ops.concatenate(tensors, axis)
 
 
 def _require_new(run):

@@ -43,7 +43,7 @@ def test_killed_training_of_two_directions_ends_bit_for_bit(imported, tmp_path, 
     changed["data"] |= {"train": [there, back], "max_length": 100}
     changed["data"]["validation"] = {"number_names": "held_out", "size": 40, "seed": 3}
     changed["search"] |= {"source_language": "eng_Latn", "target_language": "tyv_Cyrl"}
-    changed["training"] |= {"epochs": 3, "batch_tokens": 400, "checkpoint_updates": 7, **settings}
+    changed["training"] |= {"epochs": 3, "batch_tokens": 370, "checkpoint_updates": 7, **settings}
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(kt.runs.Recipe.from_dict(changed).to_yaml())
     for call in (4, 9):  # before a checkpoint, or another file, is in its place

@@ -1,16 +1,22 @@
 """Imported M2M-100 and NLLB-200 against `transformers`, SentencePiece and the published lists."""
 
 import collections
+import json
+import shutil
 
 import keras
 import numpy as np
 import pytest
+import yaml
+from sacrebleu import metrics
 
 import keras_transformer as kt
 from keras_transformer.data.language_codes import find_language
 from keras_transformer.data.number_corpus import number_names
+from keras_transformer.importing import importer
 from keras_transformer.importing.languages import M2M_100, NLLB_200
 from keras_transformer.importing.m2m_100 import read_tokenizer
+from tests.cli.small_run import cli
 from tests.importing import multilingual_models, opus_models
 from tests.serving.clients import client_of
 
@@ -289,6 +295,64 @@ def test_run_is_trained_between_the_languages_of_its_search(imported, tmp_path):
     assert isinstance(line, str), "the languages are those of the recipe"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("imported", ["m2m"], indirect=True)
+def test_evaluate_prints_a_row_for_each_direction(imported, tmp_path):
+    """Of files and of a recipe; the scores are sacreBLEU's of what the translator says.
+
+    Most texts of the small NLLB-200 are empty.
+    """
+    _, _, _, translator, run = imported
+    source, *targets = CODES["m2m"]
+    english, german = map(list, zip(*number_names("held_out", 12, 0), strict=True))
+    rules = {"beam_size": 1, "max_length": 9, "split": "lines"}
+    right = translator(english[:5], target_language=targets[1], **rules)
+    files = {"a.en": english, "a.xx": german, "b.en": english[:5], "b.xx": right}
+    for name, lines in files.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    run = shutil.copytree(run, tmp_path / "run")
+    search = [f"--{name.replace('_', '-')}={value}" for name, value in rules.items()]
+    sides = ["source", "reference"] * 2
+    pairs = [f"--{side}={tmp_path / name}" for side, name in zip(sides, files, strict=True)]
+    languages = ["--source-language=en", f"--target-language=de,{targets[1]}"]
+    ran = cli("evaluate", run, *pairs, *languages, *search, "--samples=0")
+    assert ran.exit_code == 0, ran.stderr
+    header, *rows = (line.split() for line in ran.stdout.splitlines() if ":" not in line)
+    assert header == ["direction", "lines", "BLEU", "chrF2", "unfinished"]
+    expected = []
+    corpora = (english, german), (english[:5], right)
+    for target, (lines, references) in zip(targets, corpora, strict=True):
+        answers = translator(lines, n_best=1, target_language=target, **rules)
+        texts = [best.text for (best,) in answers]
+        made = metrics.BLEU(force=True), metrics.CHRF()
+        scores = [f"{metric.corpus_score(texts, [references]).score:.2f}" for metric in made]
+        if not made[0].corpus_score(references, [references]).score:
+            scores[0] = "-"  # no reference has a 4-gram
+        unfinished = sum(best.tokens[-1] != "</s>" for (best,) in answers)
+        expected.append([f"{source}-{target}", str(len(lines)), *scores, str(unfinished)])
+    assert rows == expected and rows[1][3] == "100.00"
+    recipe = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    recipe["search"] |= rules | {"source_language": source, "target_language": targets[0]}
+    first = {"source": "a.en", "target": "a.xx"}  # between the languages of `search`
+    other = {"source": "b.en", "target": "b.xx", "languages": [source, targets[1]]}
+    recipe["data"]["test"] = [first, other, other | {"languages": ["en", targets[1]]}]
+    (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    ran = cli("evaluate", run, "--data", tmp_path, "--output", tmp_path / "out")
+    assert ran.exit_code == 0, ran.stderr
+    one, two = json.loads((run / "report.json").read_text("utf-8"))["directions"]
+    assert f"{one['chrF2']['value']:.2f}" == rows[0][3] and one["lines"] == 12
+    assert f"{two['chrF2']['value']:.2f}" == rows[1][3] and two["lines"] == 10
+    assert (two["source_language"], two["target_language"]) == (source, targets[1])
+    assert len((tmp_path / "out").read_text("utf-8").splitlines()) == 22
+    for words, said in (
+        (pairs[:3], "one `--reference` each. Received: 2 --source, 1 --reference"),
+        ([*pairs, "--target-language=de,fr,es"], "or 2 with commas, one for each `--source`"),
+        (["--data", tmp_path, "--baseline", tmp_path / "a.en"], "must be of one direction"),
+    ):
+        ran = cli("evaluate", run, *words)
+        assert ran.exit_code == 2 and said in " ".join(ran.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -326,23 +390,42 @@ def test_wrong_languages_are_one_error(imported):
         kt.make_dataset(pairs, tokenizer, batch_sentences=1, **languages)
 
 
-def test_import_that_is_interrupted_breaks_no_later_one(tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
+def test_weights_of_half_the_size_are_those_of_a_cast_run(imported, tmp_path):
+    kind, *_, run = imported
+    source, target, _ = CODES[kind]
+    half = tmp_path / "half"
+    kt.import_model(run.parent / kind, half, precision="bfloat16", print_fn=str)
+    settings = {"source_language": source, "target_language": target, "max_length": 20}
+    expected = kt.load_run(run, dtype="bfloat16", **settings)
+    found = kt.load_run(half, **settings)
+    for weight, other in zip(found.model.weights, expected.model.weights, strict=True):
+        assert weight.dtype == other.dtype == "bfloat16"
+        np.testing.assert_array_equal(weight, other)
+    assert found(sentences(20)) == expected(sentences(20))
+    with pytest.raises(ValueError, match="`precision` must be 'float32' or 'bfloat16'"):
+        kt.import_model(run.parent / kind, precision="int8")
+
+
+def test_import_that_is_interrupted_breaks_no_later_one(tmp_path, monkeypatch):
     multilingual_models.make_model(tmp_path / "m2m", "m2m")
-    reports = []
+    calls, weight_of = [], importer.weight_of
 
-    def interrupt(done, total):
-        reports.append((done, total))
-        if done == 7:
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 7:
             raise KeyboardInterrupt
+        return weight_of(*arguments)
 
+    monkeypatch.setattr(importer, "weight_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        kt.import_model(tmp_path / "m2m", tmp_path / "run", on_progress=interrupt, print_fn=str)
+        kt.import_model(tmp_path / "m2m", tmp_path / "run", print_fn=str)
     assert not (tmp_path / "run").exists()
     with keras.StatelessScope():
         pass  # at its end, Keras makes what is left of interrupted models
-    kt.import_model(tmp_path / "m2m", on_progress=lambda *both: reports.append(both), print_fn=str)
-    total = reports[0][1]
-    assert reports == [(done, total) for done in (*range(1, 8), *range(1, total + 1))]
+    assert len(calls) == 7
+    kt.import_model(tmp_path / "m2m", tmp_path / "run", print_fn=str)
 
 
 def test_weights_may_lie_in_several_files(tmp_path):

@@ -1,0 +1,183 @@
+"""What `evaluate` translates: the lines of a test set, of one direction or of several."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_transformer import evaluation
+from keras_transformer.console import console
+from keras_transformer.data.language_codes import LANGUAGES, find_language
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Lines that are read together.
+
+    Attributes:
+        sources: list of strings.
+        references: lists of references, as `evaluation.score` takes them.
+        languages: codes of source and target; `None` if it is not stated.
+        is_of_recipe: whether a recipe states them. It may mean columns of a file then.
+        is_paired: whether a source that stands there several times is one line.
+    """
+
+    sources: list[str]
+    references: list[list[Any]]
+    languages: Sequence[str | None] = (None, None)
+    is_of_recipe: bool = False
+    is_paired: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direction:
+    """Lines to translate between two languages.
+
+    Attributes:
+        sources, references: as in `Part`.
+        languages: dict of `source_language` and `target_language`, as a call of a translator takes
+            them; those that the settings of the translator have may be missing.
+    """
+
+    sources: list[str]
+    references: list[list[Any]]
+    languages: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """Both codes, such as `eng_Latn-deu_Latn`."""
+        return "-".join(self.languages.values())
+
+
+def read_parts(
+    run: Path,
+    data: Path,
+    sources: list[str] | None,
+    references: list[str] | None,
+    settings: dict[str, Any],
+) -> list[Part]:
+    """Reads files, or the test split of the recipe, each of whose corpora is a part.
+
+    In two files, lines are what published scores count, so a repeated source stays.
+
+    Args:
+        run: path of the run.
+        data: path of the folder of the recipe's data.
+        sources, references: paths of the files. One file of sources has one or more of references;
+            several have one each.
+        settings: those of the translator. Of several files, the languages are taken out of it.
+    """
+    from keras_transformer.runs.folder import RunFolder
+
+    if (not sources) != (not references):
+        raise ValueError(
+            "Give both `--source` and `--reference`, or none. Received: --source "
+            f"{' '.join(sources or ['None'])}, --reference {' '.join(references or ['None'])}"
+        )
+    if sources:
+        return _read_files(sources, references, settings)
+    corpora = test_pairs(run, data, instead="`--source` and `--reference`").parts
+    mappings = RunFolder(run).recipe().data.mappings("test")
+    parts = []
+    for corpus, mapping in zip(corpora, mappings, strict=True):
+        columns = [list(column) for column in zip(*corpus.pairs, strict=True)] or [[], []]
+        languages = corpus.languages or (None, None)
+        is_paired = "file" in mapping
+        parts.append(
+            Part(
+                sources=columns[0],
+                references=columns[1:],
+                languages=languages,
+                is_of_recipe=True,
+                is_paired=is_paired,
+            )
+        )
+    return parts
+
+
+def test_pairs(run: Path, data: Path, instead: str) -> Any:
+    """Returns the `Corpora` of the test split of the recipe.
+
+    `instead` names the options that replace a missing test split.
+    """
+    from keras_transformer.runs.folder import RunFolder
+
+    settings = RunFolder.existing(run).recipe().data
+    if settings.test is None:
+        raise ValueError(f"The run's recipe has no test split; give {instead}.")
+    return settings.pairs("test", data)
+
+
+def _read_files(sources, references, settings):
+    from keras_transformer.data.corpus import read_parallel
+
+    if len(sources) == 1:
+        groups, languages = [references], [(None, None)]
+    elif len(sources) == len(references):
+        groups = [[path] for path in references]
+        codes = [_codes_of(settings, name, len(sources)) for name in LANGUAGES]
+        languages = list(zip(*codes, strict=True))
+    else:
+        raise ValueError(
+            "Several `--source` must have one `--reference` each. Received: "
+            f"{len(sources)} --source, {len(references)} --reference"
+        )
+    parts = []
+    for path, group, codes in zip(sources, groups, languages, strict=True):
+        corpora = [list(read_parallel(path, other, allow_empty=True)) for other in group]
+        if not corpora[0]:
+            raise ValueError(f"`--source` must hold a line to translate. Received: {path}")
+        columns = [[target for _, target in corpus] for corpus in corpora]
+        lines = [line for line, _ in corpora[0]]
+        parts.append(Part(sources=lines, references=columns, languages=codes))
+    return parts
+
+
+def _codes_of(settings, name, count):
+    """Takes a language out of the settings; returns a code for each of several files."""
+    code = settings.pop(name, None)
+    codes = code.split(",") if code else [None]
+    if len(codes) not in (1, count):
+        option = f"`--{name.replace('_', '-')}`"
+        must = f"{option} must be one code, or {count} with commas, one for each `--source`."
+        raise ValueError(f"{must} Received: {code}")
+    return codes * count if len(codes) == 1 else codes
+
+
+def directions_of(parts: list[Part], translator: Any) -> list[Direction]:
+    """Returns the directions of parts, in their order; parts of equal languages are one.
+
+    A part that states no language has that of the translator's settings. Without tokens of
+    languages, all parts of a recipe are one direction.
+    """
+    language_ids = translator.source_tokenizer.language_ids
+    grouped: dict[tuple, list[Part]] = {}
+    for part in parts:
+        languages = dict(zip(LANGUAGES, part.languages, strict=True))
+        if language_ids:
+            settings = vars(translator.text_settings)
+            asked = {name: code or settings[name] for name, code in languages.items()}
+            languages = {
+                name: code and find_language(code, name, language_ids)
+                for name, code in asked.items()
+            }
+        elif part.is_of_recipe:
+            languages = {}
+        stated = tuple((name, code) for name, code in languages.items() if code)
+        grouped.setdefault(stated, []).append(part)
+    return [_direction_of(of_group, dict(stated)) for stated, of_group in grouped.items()]
+
+
+def _direction_of(parts, languages):
+    sources = [line for part in parts for line in part.sources]
+    columns = zip(*(part.references for part in parts), strict=True)
+    references = [[line for column in group for line in column] for group in columns]
+    if all(part.is_paired for part in parts):
+        pairs = list(zip(sources, *references, strict=True))
+        sources, references = evaluation.merge_references(pairs)
+        if repeated := len(pairs) - len(sources):
+            console.print(
+                f"{repeated:,} of {len(pairs):,} lines repeat an earlier source: their targets are "
+                "further references of it."
+            )
+    return Direction(sources=sources, references=references, languages=languages)
