@@ -17,6 +17,7 @@ import pathlib
 import sys
 import tempfile
 
+import keras
 import tokenizer_agreement
 
 import keras_transformer as kt
@@ -24,7 +25,9 @@ from keras_transformer.data.corpus import read_lines
 from keras_transformer.importing.languages import NLLB_200
 
 NEW, LIKE, SOURCE, TARGET = "tyv_Cyrl", "kir_Cyrl", "eng_Latn", "spa_Latn"
-PIECES, END_BIAS, MOST_DIFFERENCE, NEAR_TIE = 2000, 12.0, 1e-6, 1e-4
+PIECES, END_BIAS, NEAR_TIE = 2000, 12.0, 1e-4
+# JAX adds the probabilities of a larger vocabulary in another order.
+MOST_DIFFERENCE = 1e-5 if keras.config.backend() == "jax" else 1e-6
 SIZES = {
     **{"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 512},
     **{"encoder_ffn_dim": 96, "decoder_ffn_dim": 96},
