@@ -210,12 +210,15 @@ def build_model(
 
 def _tensor_of(array, axes, dtype):
     """Returns a weight as a tensor; see `weight_of`."""
-    is_tensorflow = keras.config.backend() == "tensorflow"
-    # It copies an array twice to convert it: blocks keep that small.
-    count = math.ceil(array.size / BLOCK_SIZE) if is_tensorflow else 1
+    # Backends copy an array once or twice to convert it, so that is done in blocks. JAX would
+    # concatenate those of bfloat16 in float32.
+    is_cut = dtype == "float32" or keras.config.backend() == "tensorflow"
+    count = math.ceil(array.size / BLOCK_SIZE) if is_cut else 1
     axis = int(axes.startswith("D") and array.ndim > 1)  # no block may cut the hidden dimension
-    arrays = (weight_of(block, axes).astype(dtype) for block in np.array_split(array, count, axis))
-    tensors = [ops.convert_to_tensor(array) for array in arrays]
+    tensors = [
+        ops.convert_to_tensor(weight_of(block, axes).astype(dtype, copy=False))
+        for block in np.array_split(array, count, axis)
+    ]
     return tensors[0] if count == 1 else ops.concatenate(tensors, axis)
 
 
