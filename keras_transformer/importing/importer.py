@@ -228,12 +228,15 @@ def _tensor_of(array, axes, dtype):
     """
     parts = array if isinstance(array, list) else [array]
     axis = int(axes.startswith("D") and parts[0].ndim > 1)  # no block may cut the hidden dimension
-    if keras.config.backend() == "tensorflow":
-        # It copies an array twice to convert it: blocks keep that small.
+    if dtype == "float32" or keras.config.backend() == "tensorflow":
+        # Backends copy an array once or twice to convert it, so that is done in blocks. JAX would
+        # concatenate those of bfloat16 in float32.
         counts = [math.ceil(part.size / BLOCK_SIZE) for part in parts]
         pairs = zip(parts, counts, strict=True)
         parts = [block for part, count in pairs for block in np.array_split(part, count, axis)]
-    tensors = [ops.convert_to_tensor(weight_of(part, axes).astype(dtype)) for part in parts]
+    tensors = [
+        ops.convert_to_tensor(weight_of(part, axes).astype(dtype, copy=False)) for part in parts
+    ]
     return tensors[0] if len(tensors) == 1 else ops.concatenate(tensors, axis)
 
 

@@ -282,7 +282,9 @@ class _Uncopied:
         self._weight = weight
 
     def __array__(self, dtype=None, copy=None):
-        if keras.config.backend() == "torch":  # whose tensors may be on a GPU or need gradients
-            return np.asarray(ops.convert_to_numpy(self._weight), dtype)
         # A tensor of the variable: of a variable, `np.asarray` makes a copy.
-        return np.asarray(ops.stop_gradient(self._weight), dtype)
+        tensor = ops.stop_gradient(self._weight)
+        try:
+            return np.asarray(tensor, dtype)
+        except TypeError:  # PyTorch, on a GPU or in bfloat16
+            return np.asarray(ops.convert_to_numpy(tensor), dtype)
