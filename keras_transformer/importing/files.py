@@ -5,7 +5,6 @@ import json
 import reprlib
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import yaml
 
@@ -14,8 +13,8 @@ from keras_transformer.texts import open_bytes, suffix_of
 
 # The beginning of a pointer, which Git LFS leaves in place of a large file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-# Types of safetensors that become float32.
-FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
+# Types of safetensors that become float32. NumPy has the last since Keras was imported.
+FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"}
 
 
 def has_file(folder, name):
@@ -131,7 +130,7 @@ def map_safetensors(path):
 
 def check_floats(array, name, path):
     """Raises a `ValueError` unless an array holds finite numbers of float32, in any dtype."""
-    if array.dtype.kind != "f" and array.dtype != ml_dtypes.bfloat16:
+    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         _refuse_numbers(path, name, array.dtype)
     with np.errstate(over="ignore"):
         # Only float64 holds numbers beyond float32; a cast would copy the others.

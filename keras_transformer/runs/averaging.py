@@ -150,11 +150,7 @@ def average_checkpoints(
     arrays: dict[str, np.ndarray] = {}
     for path in paths:
         arrays.clear()  # frees the previous checkpoint before the next is loaded
-        read = ema_as_weights if ema else dict
-        part = "model/" if base is None else TRAINED + "/"
-        stored = read(read_checkpoint(path)[0])
-        saved = {name: array for name, array in stored.items() if name.startswith(part)}
-        arrays |= saved if base is None else merged_arrays(base, saved)
+        arrays |= _weights_in(path, ema, base)
         kinds = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
         first = first or kinds
         for name in sorted(kinds.keys() | first.keys()):
@@ -174,6 +170,18 @@ def average_checkpoints(
     for name, total in sums.items():
         arrays[name] = np.asarray(total / len(paths)).astype(arrays[name].dtype, copy=False)
     return arrays
+
+
+def _weights_in(path, ema, base):
+    """Returns the weights of a checkpoint; the arguments are those of `average_checkpoints`."""
+    arrays = read_checkpoint(path)[0]
+    part = "model/" if base is None else f"{TRAINED}/"
+    weights = {
+        name: array
+        for name, array in (ema_as_weights(arrays) if ema else arrays).items()
+        if name.startswith(part)
+    }
+    return weights if base is None else merged_arrays(base, weights)
 
 
 # A function, so that its variable `array` does not keep a checkpoint in memory.

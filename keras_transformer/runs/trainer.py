@@ -298,7 +298,12 @@ class Trainer:
         data, training, monitor = self.recipe.data, self.recipe.training, self.recipe.monitor
         best = (keeper.best() or {}).get(monitor)
         callbacks = [
-            BestModel(self.run.model_file, monitor, best, save_fn=self._save_model),
+            BestModel(
+                self.run.model_file,
+                monitor,
+                best,
+                save_fn=save_plain_model if training.has_base else None,
+            ),
             EventLogger(self.run.logs),
             TrainingProgress(stream.report.batches_per_epoch),
         ]
@@ -315,10 +320,6 @@ class Trainer:
             print_fn=self.print_fn,
         )
         return [evaluator, *callbacks]
-
-    def _save_model(self, model, path):
-        save = save_plain_model if self.recipe.training.has_base else save_model
-        save(model, path)
 
     def _fit(self, model, stream, validation, callbacks):
         model.fit(
@@ -342,7 +343,8 @@ class Trainer:
             logs = model.evaluate(validation, verbose=0, return_dict=True)
             self.print_fn(f"Validation loss {logs['loss']:.4f}")
         if self.is_chief:
-            self._save_model(model, self.run.model_file)
+            save = save_plain_model if training.has_base else save_model
+            save(model, self.run.model_file)
 
     def _report(self, seconds, model, stream, keeper, logger):
         best = keeper.best() or {}

@@ -62,7 +62,7 @@ class BestModel(keras.callbacks.Callback):
         best: the best value so far, if training resumes. Optional.
         mode: `"min"` or `"max"`: which value is better. Needed if `monitor` does not end with a
             name of `evaluation.METRICS`.
-        save_fn: called with model and path. Defaults to `save_model`.
+        save_fn: called with model and path. Optional: else `save_model` is.
 
     Raises:
         ValueError: if `mode` is missing although it is needed, or is another one.
@@ -74,7 +74,7 @@ class BestModel(keras.callbacks.Callback):
         monitor: str,
         best: float | None = None,
         mode: str | None = None,
-        save_fn: Callable[[keras.Model, Path], None] = save_model,
+        save_fn: Callable[[keras.Model, Path], None] | None = None,
     ) -> None:
         super().__init__()
         self._path = path
@@ -87,7 +87,7 @@ class BestModel(keras.callbacks.Callback):
         row = {self._monitor: (logs or {}).get(self._monitor)}
         if best_epoch([self._best, row], self._monitor, self._mode) is row:
             self._best = row
-            self._save_fn(self.model, self._path)
+            (self._save_fn or save_model)(self.model, self._path)
 
 
 class AveragedWeights(keras.callbacks.Callback):
