@@ -1,6 +1,6 @@
 """The weights of a layer as plain float32 arrays, whatever was done to the layer."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -45,17 +45,31 @@ def float_weight(layer: keras.layers.Layer, name: str) -> np.ndarray:
     if f"{name}_scale" in weights:  # one for each column of a kernel, or row of an embedding
         scale = array(f"{name}_scale")
         values = values / (scale if name == "kernel" else scale[:, None])
-    if f"lora_{name}_a" in weights:
-        factor = layer.lora_alpha / layer.lora_rank
-        values = values + factor * array(f"lora_{name}_a") @ array(f"lora_{name}_b")
-    return with_last_rows(values, array(LAST_ROWS)) if has_last_rows(weights, name) else values
+    has_lora = f"lora_{name}_a" in weights
+    factor = layer.lora_alpha / layer.lora_rank if has_lora else 1.0
+    beside = {key: array(key) for key in weights if is_beside(key)}
+    return with_trained(values, beside, name, factor)
 
 
-def has_last_rows(weights: Iterable[str], name: str) -> bool:
-    """Whether `weights`, the names of a layer's weights, hold the last rows of the named one."""
-    return name == "embeddings" and LAST_ROWS in weights
+def is_beside(name: str) -> bool:
+    """Whether a weight of this name is trained beside a frozen one of its layer."""
+    return name.startswith("lora_") or name == LAST_ROWS
 
 
-def with_last_rows(matrix: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns a matrix with other last rows."""
-    return np.concatenate([matrix[: -len(rows)], rows])
+def with_trained(
+    values: np.ndarray, beside: Mapping[str, np.ndarray], name: str, factor: float = 1.0
+) -> np.ndarray:
+    """Returns a weight with what is trained beside it: a difference by LoRA, or its last rows.
+
+    Args:
+        values: the weight.
+        beside: the weights of its layer of which `is_beside` holds, by their names.
+        name: that of the weight.
+        factor: that of LoRA. Defaults to `1.0`.
+    """
+    if f"lora_{name}_a" in beside:
+        values = values + factor * beside[f"lora_{name}_a"] @ beside[f"lora_{name}_b"]
+    if name == "embeddings" and LAST_ROWS in beside:
+        rows = beside[LAST_ROWS]
+        values = np.concatenate([values[: -len(rows)], rows])
+    return values

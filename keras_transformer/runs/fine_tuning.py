@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers.composite_layer import Projection
-from keras_transformer.layers.float_weight import LAST_ROWS, has_last_rows, with_last_rows
+from keras_transformer.layers.float_weight import LAST_ROWS, is_beside, with_trained
 from keras_transformer.layers.parts import parts_of
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
@@ -51,11 +51,6 @@ def _freeze(model, pattern):
             weight.trainable = False
 
 
-def is_beside(name: str) -> bool:
-    """Whether a weight of this name is trained beside a frozen one."""
-    return name.startswith("lora_") or name == LAST_ROWS
-
-
 def base_of(training: TrainingSettings) -> dict[str, str] | None:
     """Returns path and hash of the model file of `init_from`, if a part of the model is trained.
 
@@ -80,16 +75,10 @@ def merged_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray
         layer, _, name = path.rpartition("/")
         layers[layer][name] = weight
     for layer, parts in layers.items():
-        for name in parts:
-            if not is_beside(name):
-                yield f"{layer}/{name}", _merged(parts, name)
-
-
-def _merged(parts, name):
-    value = _array(parts[name])
-    if f"lora_{name}_a" in parts:  # as `adapt` makes it, without a factor
-        value = value + _array(parts[f"lora_{name}_a"]) @ _array(parts[f"lora_{name}_b"])
-    return with_last_rows(value, _array(parts[LAST_ROWS])) if has_last_rows(parts, name) else value
+        beside = {name: _array(part) for name, part in parts.items() if is_beside(name)}
+        for name, part in parts.items():
+            if name not in beside:  # LoRA has no factor, as `adapt` makes it
+                yield f"{layer}/{name}", with_trained(_array(part), beside, name)
 
 
 def _array(value):

@@ -196,11 +196,11 @@ def _values_of_chunks(chunks, kernel, num_tokens, gradients, r_drop):
             divergences, slopes = _divergences(logits - log_sums[:, None], probabilities)
             probabilities += r_drop / 2 * slopes
         values = [log_sums, _pick(logits, labels), classes, divergences]
-        probabilities = ops.cast(probabilities, hidden.dtype)
-        column = weights[:, None]
         if gradients.of_hidden:
+            probabilities = ops.cast(probabilities, hidden.dtype)
+            column = weights[:, None]
             values.append(ops.cast(ops.matmul(probabilities, kernel), "float32") * column)
-        if gradients.of_kernel:
+        if gradients.of_kernel:  # only with those of the hidden states
             weighted = ops.cast(ops.cast(hidden, "float32") * column, hidden.dtype)
             share = ops.matmul(ops.transpose(probabilities), weighted)
             grad_kernel += ops.cast(share, "float32")
