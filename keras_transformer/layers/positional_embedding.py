@@ -276,7 +276,7 @@ class _UncopiedStore:
 
 
 class _Uncopied:
-    """Gives `np.array` the memory of a weight: NumPy 2 leaves copying to this method."""
+    """Gives `np.array` the memory of a weight: since 2.1, NumPy leaves copying to this method."""
 
     def __init__(self, weight):
         self._weight = weight
