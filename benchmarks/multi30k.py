@@ -9,7 +9,8 @@ is chosen by the scores of the test split, which are computed once, at the end o
 is the same recipe on text that is not tokenized, `de-en` the same from German to English, for which
 nothing was tuned. `--set` is for keys that the recipe leaves at their defaults, as the precision:
 bfloat16 is faster on some processors only. The command may be interrupted: given again, it goes on
-at the exact batch. The figures of each run are written to `benchmarks/results/multi30k`.
+at the exact batch. The figures of each run are written to `benchmarks/results/multi30k`,
+the translations of the test split to `benchmarks/outputs`.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import statistics
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from kept_outputs import keep_output
 from scored_runs import (
     AVERAGED,
     NUMBER,
@@ -60,11 +62,33 @@ CALIBRATION = {"system_a.de.gz": 38.594, "system_b.de.gz": 39.480}
 def measure(name, data, runs, settings):
     """Trains and scores one run, with other settings of the recipe if there are any."""
     recipe = Recipe.load("multi30k_en_de", [*RUNS[name], *settings])
-    is_tokenized = name != "raw"
     found = train_run(recipe, data, runs / name)
+    _, references = recipe.data.test
+
+    def keep(column, translations, model):
+        if column == CHOSEN:
+            keep_output(
+                f"multi30k/{name}",
+                translations,
+                model,
+                references=f"multi30k/{references}",
+                scores=kept_scores(f"multi30k/{references}", translations, data),
+                pages=["results.md"],
+                command=f"python benchmarks/multi30k.py --only {name}",
+                seed=recipe.training.seed,
+            )
+
     splits = "validation", "test"
-    scores = score_run(recipe, data, runs / name, splits, tokenized=is_tokenized)
+    scores = score_run(recipe, data, runs / name, splits, tokenized=name != "raw", keep=keep)
     write_result("multi30k", name, found | {"settings": settings} | scores)
+
+
+def kept_scores(references, outputs, data):
+    """Returns the figures of a page, of outputs for a file of references, and their signature."""
+    file = data / references.removeprefix("multi30k/")
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        score = evaluation.bleu(outputs, lines.read().splitlines(), tokenized=".tok." in file.name)
+    return {"figures": {"BLEU": round(score.value, 2)}, "signature": score.signature}
 
 
 def check_calibration(data, outputs):

@@ -74,7 +74,7 @@ def start_of(run):
     return json.loads(file.read_text("utf-8"))
 
 
-def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=True):
+def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=True, keep=None):
     """Scores the last checkpoint and the average of the last `AVERAGED`.
 
     Args:
@@ -82,6 +82,8 @@ def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=Tru
         splits: `"validation"`, `"test"` or both.
         searches: names in `SEARCHES`.
         tokenized: whether the text is tokenized; else BLEU tokenizes it by `13a`.
+        keep: function of a column of the scores, the translations of the test split and the model,
+            or `None`.
 
     Returns:
         dict: split -> `"beam 5 of last 10"` and the like -> BLEU, `"signature"`, and
@@ -96,8 +98,11 @@ def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=Tru
         for name in searches:
             translate = kt.load_run(run, model=model, **SEARCHES[name])
             for split, (sources, references) in texts.items():
-                bleu = kt.evaluation.bleu(translate(sources), references, tokenized=tokenized)
+                translations = translate(sources)
+                bleu = kt.evaluation.bleu(translations, references, tokenized=tokenized)
                 column = f"{name} of last {last}"
+                if split == "test" and keep is not None:
+                    keep(column, translations, translate.engine.model)
                 scores[split] |= {column: round(bleu.value, 2), "signature": bleu.signature}
                 scores[split]["length_ratios"][column] = round(bleu.length_ratio, 3)
     return scores

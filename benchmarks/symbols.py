@@ -13,7 +13,8 @@ early ends where the right answer is long and sure. Recipes were chosen by devel
 `--test` scores the test split, once; an ensemble of all g2p models too. `--exports` compares a
 SavedModel, a folder for CTranslate2, and a server over each, with the run's own answers to the test
 words of three languages. An interrupted command goes on at the exact batch if it is given again.
-Figures are written to `benchmarks/results/symbols`.
+Figures are written to `benchmarks/results/symbols`, the outputs for the test split to
+`benchmarks/outputs`.
 """
 
 import argparse
@@ -23,11 +24,13 @@ import pathlib
 import random
 import re
 import statistics
+import tempfile
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
+from kept_outputs import keep_output
 from scored_runs import (
     AVERAGED,
     NUMBER,
@@ -100,6 +103,7 @@ def write_scan(data, folder):
             write_pairs(folder / f"{split}.{part}.tsv", pairs)
 
 
+PAGES = {"g2p": ["not_translation.md", "results.md"], "scan": ["results.md"]}
 TASKS = {
     "g2p": (G2P, write_g2p, ("greedy", "beam 5")),
     "scan": (SCAN, write_scan, ("greedy",)),
@@ -120,15 +124,58 @@ def rates(sources, outputs, references):
     return {"mean": means} | (scores if len(scores) > 1 else {})
 
 
-def score(translate, recipe, folder, splits, searches):
-    """Returns the rates of each split and search."""
+def kept_scores(references, outputs, data):
+    """Returns the figures of the pages, of outputs for `"g2p/test"` and the like, and a signature.
+
+    The figures are WER and PER, or the percentage of SCAN's commands whose actions are right.
+    """
+    task, split = references.split("/")
+    with tempfile.TemporaryDirectory() as folder:
+        _, write, _ = TASKS[task]
+        write(data, pathlib.Path(folder))
+        pairs = kt.read_parallel(pathlib.Path(folder) / f"{split}.tsv")
+        sources, expected = zip(*pairs, strict=True)
+    wer, per = rates(sources, outputs, expected)["mean"]
+    figures = {"WER": wer, "PER": per} if task == "g2p" else {"right": round(100 - wer, 2)}
+    return {
+        "figures": figures,
+        "signature": kt.evaluation.score("wer", outputs, expected).signature,
+    }
+
+
+def score(translate, recipe, folder, splits, keep):
+    """Returns the rates of each split and search.
+
+    `keep` is called with the split, the search, the outputs and the model.
+    """
     found = {}
     for split in splits:
         sources, references = map(list, zip(*recipe.data.pairs(split, folder), strict=True))
-        for name in searches:
-            outputs = translate(sources, **SEARCHES[name])
-            found.setdefault(split, {})[name] = rates(sources, outputs, references)
+        for search in TASKS[folder.name][2]:
+            outputs = translate(sources, **SEARCHES[search])
+            found.setdefault(split, {})[search] = rates(sources, outputs, references)
+            keep(split, search, outputs, translate.engine.model)
     return found
+
+
+def keeper(task, recipe, name, trained, data):
+    """Returns the function that keeps outputs for the test split, of one or several runs."""
+    references = f"{task}/{pathlib.Path(recipe.data.test[0]).stem}"
+
+    def keep(split, search, outputs, model):
+        if split == "test":
+            keep_output(
+                f"{task}/{name}-{search.replace(' ', '-')}",
+                outputs,
+                model,
+                references=references,
+                scores=kept_scores(references, outputs, data),
+                pages=PAGES[task],
+                command=f"python benchmarks/symbols.py {task} --only {' '.join(trained)} --test",
+                seed=recipe.training.seed if len(trained) == 1 else None,
+            )
+
+    return keep
 
 
 def averaged(run):
@@ -177,7 +224,7 @@ def main():
         return
     if not (arguments.task and arguments.data and arguments.runs):
         parser.error("a task, --data and --runs are required, unless --table is given")
-    runs, write, searches = TASKS[arguments.task]
+    runs, write, _ = TASKS[arguments.task]
     folder = arguments.runs / arguments.task
     folder.mkdir(parents=True, exist_ok=True)
     write(arguments.data, folder)
@@ -187,16 +234,19 @@ def main():
         return
     splits = ["validation", *(["test"] if arguments.test else [])]
     translators = []
-    for name in arguments.only or runs:
+    names = arguments.only or list(runs)
+    for name in names:
         recipe = Recipe.load(arguments.task, runs[name])
         found = train_run(recipe, folder, folder / name)
         translate = kt.load_run(folder / name, model=averaged(folder / name))
         translators.append(translate)
-        write_result("symbols", name, found | score(translate, recipe, folder, splits, searches))
+        keep = keeper(arguments.task, recipe, name, [name], arguments.data)
+        write_result("symbols", name, found | score(translate, recipe, folder, splits, keep))
     if len(translators) > 1 and arguments.task == "g2p":
         models = [each.model for each in translators]
         together = kt.Translator(models, *translate.tokenizers)
-        found = score(together, recipe, folder, splits, searches)
+        keep = keeper(arguments.task, recipe, "g2p-ensemble", names, arguments.data)
+        found = score(together, recipe, folder, splits, keep)
         write_result("symbols", "g2p-ensemble", found)
 
 

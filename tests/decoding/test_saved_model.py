@@ -52,6 +52,7 @@ def rows_of(found):
     return [[{**one.to_dict(), "attention": scores(one.attention)} for one in r] for r in found]
 
 
+@pytest.mark.long
 def test_rewrites_that_the_command_line_leaves_out_change_no_bit(exported):  # noqa: F811
     import tensorflow as tf
 

@@ -112,7 +112,7 @@ def test_the_language_is_a_copy_and_a_piece_the_mean_of_what_it_was(imported):
     assert tokenizer.decode([[7, size, 9]]) == tokenizer.decode([[7, 9]])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("imported", ["nllb"], indirect=True)
 def test_exports_know_the_language_and_its_pieces(imported, tmp_path):
     kind, _, run = imported
@@ -143,7 +143,7 @@ def test_exports_know_the_language_and_its_pieces(imported, tmp_path):
     assert texts == new(lines, split="lines", **of_lines)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("imported", ["nllb"], indirect=True)
 def test_run_is_trained_from_it(imported, tmp_path):
     _, _, run = imported

@@ -1,0 +1,69 @@
+"""Keeps the outputs behind the figures of the pages, in `benchmarks/outputs`.
+
+`TASK/MODEL.txt.gz` has one output a line, in the order of the references. `scores.json` has its
+figures, how they were made, and the SHA-256 of its lines and of the weights.
+"""
+
+import gzip
+import hashlib
+import json
+import pathlib
+
+import keras
+from stamp import stamp
+
+OUTPUTS = pathlib.Path(__file__).parent / "outputs"
+SCORES = OUTPUTS / "scores.json"
+
+
+def read_scores():
+    """Returns the entries of `scores.json`, by the names of their files without `.txt.gz`."""
+    return json.loads(SCORES.read_text("utf-8")) if SCORES.exists() else {}
+
+
+def read_output(name):
+    """Returns the lines of a kept output."""
+    with gzip.open(OUTPUTS / f"{name}.txt.gz", "rt", encoding="utf-8", newline="\n") as file:
+        return file.read().split("\n")[:-1]
+
+
+def keep_output(name, outputs, model, *, references, scores, pages, command, seed):
+    """Writes outputs, and their entry of `scores.json`.
+
+    Args:
+        name: of the file, such as `"g2p/g2p-11-greedy"`.
+        outputs: list of strings, one for each reference.
+        model: the model that gave them, or the ensemble.
+        references: which ones `scores.py` compares them with, such as `"g2p/test"`.
+        scores: `{"figures": {metric: value}, "signature": text}`; a page shows these values.
+        pages: names of the pages that show them.
+        command: what trained the model and gave the outputs.
+        seed: of the training, or `None` for an ensemble.
+    """
+    lines = "".join(f"{output}\n" for output in outputs).encode()
+    path = OUTPUTS / f"{name}.txt.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(lines, mtime=0))
+    entry = {
+        "references": references,
+        **scores,
+        "pages": pages,
+        "command": command,
+        "seed": seed,
+        **stamp(),
+        "lines_sha256": hashlib.sha256(lines).hexdigest(),
+        "weights_sha256": weights_sha256(model),
+    }
+    entries = dict(sorted((read_scores() | {name: entry}).items()))
+    SCORES.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def weights_sha256(model):
+    """Returns the SHA-256 of the weights of a model, one after the other, as they are in memory.
+
+    Of an ensemble, those of one model after the other.
+    """
+    digest = hashlib.sha256()
+    for weight in model.weights:
+        digest.update(keras.ops.convert_to_numpy(weight).tobytes())
+    return digest.hexdigest()
