@@ -3,7 +3,6 @@
 Imports a backend only to measure a product.
 """
 
-import statistics
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -60,6 +59,8 @@ def time_ratio(dtype: str) -> float | None:
     It is measured on the current backend, for about 0.2 seconds: the median of pairs. `None` if the
     backend computes elsewhere than on the processor.
     """
+    import statistics  # here, because every command imports this file
+
     from keras import ops
 
     operands = [ops.cast(ops.ones((SIZE, SIZE)), kind) for kind in (dtype, "float32")]
