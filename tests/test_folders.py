@@ -14,16 +14,16 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 FOLDERS = {
     "layers": "",
     "data": "atomic_file texts settings cores lock",
-    "training": "layers atomic_file evaluation present_weights",
+    "training": "layers atomic_file evaluation present_weights processor",
     "models": "layers training settings",
-    "decoding": "data atomic_file settings texts cores present_weights",
+    "decoding": "data atomic_file settings texts cores present_weights processor",
     "export": "layers data decoding atomic_file present_weights",
     "runs": "layers data training models decoding settings atomic_file console evaluation "
-    "texts lock",
+    "texts lock processor",
     "importing": "data training models decoding runs atomic_file console texts",
     "serving": "decoding settings console texts",
     "cli": "data decoding export runs importing serving settings atomic_file console evaluation "
-    "plotting texts cores lock",
+    "plotting texts cores lock processor",
 }
 # Only TensorFlow has replicas, and graphs that can raise errors when they run.
 BACKEND_FILES = (

@@ -13,6 +13,8 @@ from keras_transformer.lazy_names import is_installed
 
 BACKENDS = ("tensorflow", "jax", "torch")  # the first that is installed is the default
 SAVED_MODEL = ("tensorflow", "tensorflow_text")  # what a SavedModel needs
+# TensorFlow and Keras import these where they are installed, for what no command uses: seconds.
+UNUSED = ("jax", "matplotlib", "pandas")
 
 
 def import_backend() -> None:
@@ -52,18 +54,32 @@ def backend_name() -> str:
 
 
 def import_quietly(*modules: str) -> None:
-    """Imports modules without the lines that TensorFlow logs to standard error."""
+    """Imports modules without the lines that TensorFlow logs to standard error, nor `UNUSED`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     saved = os.dup(2)
     with open(os.devnull, "wb") as null:
         os.dup2(null.fileno(), 2)
     try:
-        for name in modules:
-            importlib.import_module(name)
+        with _hidden(name for name in UNUSED if name != os.environ.get("KERAS_BACKEND")):
+            for name in modules:
+                importlib.import_module(name)
     finally:
         os.dup2(saved, 2)
         os.close(saved)
+
+
+@contextlib.contextmanager
+def _hidden(names):
+    """Hides modules that are not imported yet, as if they were not installed."""
+    hidden = [name for name in names if name not in sys.modules]
+    modules: dict[str, Any] = sys.modules
+    modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del modules[name]
 
 
 def require_tensorflow() -> None:

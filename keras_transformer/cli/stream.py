@@ -16,7 +16,8 @@ from typing import Any
 
 from keras_transformer.atomic_file import write_text
 from keras_transformer.console import console
-from keras_transformer.texts import Chunk, lines_of
+from keras_transformer.processor import features
+from keras_transformer.texts import Chunk
 
 
 def translate_chunks(
@@ -160,8 +161,4 @@ def what_decides(translator, runs, model, options):
 
 def processor():
     """Returns the architecture of the processor and, on Linux, a hash of its instruction set."""
-    features = ""
-    with contextlib.suppress(OSError):
-        lines = lines_of("/proc/cpuinfo")
-        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()} {hashlib.sha256(features.encode()).hexdigest()[:8]}"
+    return f"{platform.machine()} {hashlib.sha256(features().encode()).hexdigest()[:8]}"

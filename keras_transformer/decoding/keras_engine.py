@@ -1,6 +1,7 @@
 """`KerasEngine`: a Keras model as an engine, on TensorFlow, JAX and PyTorch."""
 
 import itertools
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from keras_transformer.decoding.model_search import (
     search_model,
 )
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.processor import computed_types, is_emulated, say_if_emulated
 
 
 class KerasEngine(Engine):
@@ -61,6 +63,9 @@ class KerasEngine(Engine):
         self._decoder = decoder
         self.model: Any = decoder.model if isinstance(decoder, FrozenTransformer) else decoder
         self.config = decoder.config
+        for dtype in filter(is_emulated, computed_types(self.model)):
+            require_own_process()  # a product is measured
+            say_if_emulated(dtype, warnings.warn)
         self._compiled: set[tuple] = set()  # (graph settings, hypotheses, shape) of searches
 
     def __reduce__(self):

@@ -19,6 +19,7 @@ from keras_transformer.console import console
 from keras_transformer.data.pieces import WORDS
 from keras_transformer.data.report import Sample, UnknownSymbols
 from keras_transformer.data.tokenizer_like import require_matching_vocabularies
+from keras_transformer.processor import say_if_emulated
 from keras_transformer.runs.build import config_of, find_tokenizers, schedule_warnings
 from keras_transformer.runs.device_check import check_devices
 from keras_transformer.runs.memory import is_out_of_memory, peak_memory_of_gpus
@@ -140,7 +141,9 @@ class _Checks:
         passed, detail = check_devices(training.distribution, training.devices, self.timeout)
         if passed:
             self.trainer = Trainer(self.recipe, *self.folders, print_fn=lambda line: None)
-        return passed, f"{detail}; imports and settings took {self.preparation:.1f} s"
+        warnings: list[str] = []
+        say_if_emulated(keras.DTypePolicy(training.precision).compute_dtype, warnings.append)
+        return passed, f"{detail}; imports and settings took {self.preparation:.1f} s", *warnings
 
     def data(self):
         sample = Sample(self.recipe.data.pairs("train", self.folders[0]))

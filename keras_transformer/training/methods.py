@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_transformer.present_weights import fetch_weights
+from keras_transformer.processor import say_if_emulated
 from keras_transformer.training import objective
 from keras_transformer.training.callbacks import ClosedCallback, DatasetEpoch, check_callbacks
 from keras_transformer.training.metrics import TokenMean
@@ -79,6 +80,7 @@ def checked(name: str) -> Any:
         if self.compiled:
             _check_compiled(self)
             _warn_if_padding_counts(self, arguments)
+            say_if_emulated(self.compute_dtype, warnings.warn)
             if name in ("fit", "train_on_batch"):
                 check_epsilon(self)
         with contextlib.ExitStack() as stack:

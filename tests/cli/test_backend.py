@@ -96,3 +96,32 @@ def test_cache_of_programs_that_cannot_be_written_causes_no_warning():
         env=os.environ | environment | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
     )
     assert (ran.stdout, "cache" in ran.stderr) == ("[2. 2.]\n", False), ran.stderr
+
+
+UNUSED = """
+import sys
+from keras_transformer.cli.backend import UNUSED, import_backend
+import_backend()
+import keras
+for name in UNUSED:
+    if name != keras.config.backend():
+        assert name not in sys.modules
+        try:
+            __import__(name)
+        except KeyboardInterrupt:  # of the module itself
+            print(name)
+"""
+
+
+@pytest.mark.slow
+def test_backend_imports_nothing_that_no_command_uses(tmp_path):
+    """Afterwards a command finds them, such as `plot`."""
+    expected = [name for name in backend.UNUSED if name != os.environ["KERAS_BACKEND"]]
+    for name in expected:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise KeyboardInterrupt", "utf-8")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-c", UNUSED]
+    environment = os.environ | {"PYTHONPATH": path}
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ran.stdout.split() == expected, ran.stderr

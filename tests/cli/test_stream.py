@@ -137,7 +137,7 @@ def test_what_another_engine_would_compute_does_not_go_on(shout, monkeypatch, en
         if name.isupper():
             other.setenv(name, "0")
         elif name == "processor":
-            other.setattr(stream, "lines_of", lambda _: ["flags: another"])
+            other.setattr(stream, "features", lambda: "flags: another")
         else:
             other.setattr(sys.modules[name], "__version__", "9.9")
         refused, _ = shout(*FILES)
