@@ -16,16 +16,16 @@ from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.console import console
 
 AUTO = "auto"
-# A step of 0.25 changes the length by about 1%. A finer grid would choose by chance.
+# A step of 0.25 changes the length by 1 or 2%. A finer grid would choose by chance.
 BIASES = (-2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5)
 
 EndBiasOption = Annotated[
     str | None,
     typer.Option(
         metavar="auto|NUMBER",
-        help="Number to add to the logit of the end token: a negative one makes translations "
-        "longer. auto: the one of some numbers with the best score on validation text. [default: "
-        "none]",
+        help="Number to add to the logits of the end token and of tokens that end a sentence, such "
+        "as the full stop: a negative one makes translations longer. auto: the one of some numbers "
+        "with the best score on validation text. [default: none]",
     ),
 ]
 # The options of `auto`.
@@ -103,23 +103,26 @@ class EndBias:
         monitor = RunFolder.existing(run).recipe().monitor
         return cls(parts=tuple(parts), metric=monitor, tokenized=text["tokenized"])
 
-    def applied(self, translator: Any, search: Mapping[str, Any]) -> tuple[Any, float]:
-        """Returns the translator of the model with the bias, and the bias.
+    def applied(
+        self, translator: Any, search: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any] | None]:
+        """Returns the translator of the model with the bias, and what the model card says of it.
 
         Args:
             translator: `Translator`.
             search: the settings that the exported model will have.
         """
-        from keras_transformer.decoding.end_bias import with_end_bias
+        from keras_transformer.decoding.end_bias import end_tokens, with_end_bias
         from keras_transformer.decoding.translator import Translator
 
-        bias = self.number
-        if bias is None:
-            bias = self._chosen(translator, search)
-        if bias:
-            model = with_end_bias(translator.model, bias)
-            translator = Translator(model, *translator.tokenizers, **translator.all_settings)
-        return translator, bias
+        bias = self._chosen(translator, search) if self.number is None else self.number
+        if not bias:
+            return translator, None
+        model, tokenizer = translator.model, translator.target_tokenizer
+        tokens = [tokenizer.vocabulary[token_id] for token_id in end_tokens(model, tokenizer)]
+        model = with_end_bias(model, bias, tokenizer)
+        translator = Translator(model, *translator.tokenizers, **translator.all_settings)
+        return translator, {"bias": bias, "tokens": tokens}
 
     def _chosen(self, translator, search):
         """Prints a table of the biases, their lengths and scores; returns the best one."""
@@ -156,15 +159,15 @@ def translations(
 
     One model has them one after the other, so that its search is traced or compiled once.
     """
-    from keras_transformer.decoding.end_bias import set_end_bias, with_end_bias
+    from keras_transformer.decoding.end_bias import end_tokens, set_end_bias, with_end_bias
     from keras_transformer.decoding.translator import Translator
 
     model = with_end_bias(translator.model, 0.0)
     trial: Any = Translator(model, *translator.tokenizers, **search)
-    lines = direction.sources
+    lines, token_ids = direction.sources, end_tokens(model, translator.target_tokenizer)
     with sentence_progress(len(lines) * len(BIASES)) as on_progress:
         for bias in BIASES:
-            set_end_bias(model, translator.model, bias)
+            set_end_bias(model, translator.model, bias, token_ids)
             answers = trial(lines, n_best=1, on_progress=on_progress, **direction.languages)
             yield bias, [best.text for best, *_ in answers]
 

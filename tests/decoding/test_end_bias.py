@@ -1,10 +1,12 @@
 """A bias of the end token against logits and a greedy search that are computed without it."""
 
 import warnings
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 import keras_transformer as kt
 from keras_transformer.decoding import Ensemble
@@ -107,16 +109,15 @@ LINES = ["a house", "house a a", "use"]
 
 def greedy_by_hand(models, source, bias, length=8):
     """The most probable token of each step, by the mean probabilities of full passes."""
-    target = [1]
-    while len(target) <= length:
-        inputs = token_inputs(np.int32([source]), np.int32([target]))
-        logits = np.float64([to_numpy(model(inputs))[0, -1] for model in models])
-        logits[:, END] += bias
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        target.append(int(np.argmax((weights / weights.sum(axis=1, keepdims=True)).mean(axis=0))))
-        if target[-1] == END:
+    source, target = np.int32([source + [0] * (16 - len(source))]), np.zeros((1, 9), "int32")
+    target[0, 0] = 1
+    for step in range(length):
+        logits = [to_numpy(model(token_inputs(source, target)))[0, step] for model in models]
+        logits = np.float64(logits) + bias * (np.arange(270) == END)
+        target[0, step + 1] = softmax(logits, axis=1).mean(axis=0).argmax()
+        if target[0, step + 1] == END:
             break
-    return target[1:]
+    return target[0, 1 : step + 2].tolist()
 
 
 @pytest.mark.slow
@@ -129,11 +130,20 @@ def test_greedy_search_is_that_of_a_plain_loop_over_biased_logits(number, tokeni
     biased = kt.with_end_bias(whole, 3.0)
     translator, found = kt.Translator(biased, tokenizer, beam_size=1, max_length=8), []
     for bias in (3.0, -3.0):
-        set_end_bias(biased, whole, bias)
+        set_end_bias(biased, whole, bias, [END])
         answers = translator(LINES, n_best=1)
         found.append([list(map(tokenizer.vocabulary.index, best.tokens)) for (best,) in answers])
         assert found[-1] == [greedy_by_hand(models, source, bias) for source in sources]
     assert found[0] != found[1], "the bias must matter"
+
+
+def test_with_a_tokenizer_marks_that_end_sentences_have_the_bias_too():
+    tokens = ["<pad>", "<s>", "</s>", "<unk>", "▁", "▁a.", ".", "▁?!", "▁.", "a", ",", "。"]
+    model = new_transformer(len(tokens), **SMALL | {"output_bias": True})
+    biased = kt.with_end_bias(model, BIAS, SimpleNamespace(vocabulary=tokens))
+    change = to_numpy(biased.output_bias) - to_numpy(model.output_bias)
+    expected = [BIAS * (token in ("</s>", ".", "▁?!", "▁.", "。")) for token in tokens]
+    np.testing.assert_allclose(change, expected, atol=1e-6)
 
 
 def test_what_has_no_end_bias_is_refused(tokenizer):
