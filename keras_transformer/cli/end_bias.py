@@ -90,7 +90,7 @@ class EndBias:
         """
         given = [f"--{name}" for name, value in text.items() if value]
         if option != AUTO and given:
-            received = f"{', '.join(given)}, --end-bias {option}"
+            received = ", ".join(given if option is None else [*given, f"--end-bias {option}"])
             raise ValueError(f"`{given[0]}` needs `--end-bias auto`. Received: {received}")
         if option is None:
             return cls(number=0.0)

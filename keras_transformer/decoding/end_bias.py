@@ -16,13 +16,13 @@ from keras_transformer.present_weights import present_weights
 def with_end_bias(model: Any, bias: float, tokenizer: Any = None) -> Any:
     """Returns a copy of a model, with a number added to the logit of the end token.
 
-    A negative number makes translations longer, also those of greedy search. If sentences end with a
-    full stop, the end token is sure behind it, and the model ends a sentence by the full stop: give
-    the tokenizer, and tokens such as `.` and `?` get the bias too.
+    A negative number makes translations longer, also those of greedy search. Where sentences end
+    with a full stop, the model ends them by it, and is sure of the end token behind it: give the
+    tokenizer, and tokens such as `.` and `?` get the bias too.
 
-    It is part of the bias of the logits, and `output_bias` of the copy's config is `True`: files and
-    exports of the copy have it. On TensorFlow, the copy shares the memory of the weights until one
-    of both is trained. It is not compiled.
+    It is part of the bias of the logits, and `output_bias` of the copy's config is `True`: files
+    and exports of the copy have it. On TensorFlow, the copy shares the memory of the weights until
+    one of both is trained. It is not compiled.
 
     Args:
         model: `Transformer`; or `Ensemble`, each of whose models gets the bias.
