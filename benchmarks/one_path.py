@@ -6,8 +6,12 @@ TensorFlow, JAX, PyTorch, CTranslate2 and as a SavedModel, in float32, with
 the first engine scores both: in a near tie, the scores differ by less than 1e-4.
 
     python benchmarks/one_path.py --lines 1000
+    python benchmarks/one_path.py --run RUN --source SOURCE --end-bias -1 --beam-size 1
+
+With `--run`, the model is that of a run with a bias of the tokens that end a sentence.
 """
 
+import json
 import os
 import pathlib
 import random
@@ -54,8 +58,28 @@ def make(folder: pathlib.Path) -> None:
     twins = embedding[first + 1 :: 2]
     twins[:] = embedding[first::2][: len(twins)] * (1 + 1e-6)
     model.encoder.embedding.embeddings.assign(embedding)
-    model.save(folder / "model.keras")
-    translator = kt.Translator(model, tokenizer, **RULES)
+    write(folder, kt.Translator(model, tokenizer, **RULES), RULES)
+
+
+def make_of_run(folder: pathlib.Path, run: pathlib.Path, bias: float, beam_size: int) -> None:
+    """Writes the same of a run's model with a bias."""
+    import keras_transformer as kt
+
+    # CTranslate2 shares the probability of suppressed tokens among the others.
+    settings = RULES | {"beam_size": beam_size, "suppressed_tokens": ()}
+    translator = kt.load_run(run, **settings)
+    model = kt.with_end_bias(translator.model, bias, translator.target_tokenizer)
+    translator = kt.Translator(model, *translator.tokenizers, **translator.all_settings)
+    (folder / "run").symlink_to(run.resolve())
+    write(folder, translator, settings)
+
+
+def write(folder: pathlib.Path, translator: Any, settings: dict[str, Any]) -> None:
+    """Writes the model of a translator, its settings, and both exports."""
+    import keras_transformer as kt
+
+    (folder / "settings.json").write_text(json.dumps(settings))
+    translator.model.save(folder / "model.keras")
     kt.export_saved_model(translator, folder / "served")
     kt.export_ctranslate2(translator, folder / "ct2")
 
@@ -65,15 +89,16 @@ def load(folder: pathlib.Path, name: str) -> Any:
     import keras_transformer as kt
 
     if name == "model":
-        model = kt.load_model(folder / "model.keras")
-        return kt.Translator(model, kt.Tokenizer.load(folder / "tokenizer.json"), **RULES)
+        settings, file = json.loads((folder / "settings.json").read_text()), folder / "model.keras"
+        if (folder / "run").exists():
+            return kt.load_run(folder / "run", file, **settings)
+        tokenizer = kt.Tokenizer.load(folder / "tokenizer.json")
+        return kt.Translator(kt.load_model(file), tokenizer, **settings)
     return kt.load_translator(folder / name)
 
 
 def answer(folder: pathlib.Path, name: str) -> None:
     """Answers requests on standard input: lines to translate, or lines and tokens to score."""
-    import json
-
     translator = load(folder, name)
     ids = {token: i for i, token in enumerate(translator.target_tokenizer.vocabulary)}
     for row in sys.stdin:
@@ -133,6 +158,10 @@ def compare(folder: pathlib.Path, lines: list[str]) -> bool:
 
 def main(
     lines: int = 1000,
+    run: pathlib.Path | None = None,
+    source: pathlib.Path | None = None,
+    end_bias: float = 0.0,
+    beam_size: int = 4,
     folder: Annotated[pathlib.Path, typer.Option(hidden=True)] = pathlib.Path(),
     answer_: Annotated[str, typer.Option("--answer", hidden=True)] = "",
 ) -> None:
@@ -140,17 +169,26 @@ def main(
     if answer_:
         answer(folder, answer_)
         return
+    with tempfile.TemporaryDirectory() as temporary:
+        made = pathlib.Path(temporary)
+        if run and source:
+            make_of_run(made, run, end_bias, beam_size)
+            texts = source.read_text("utf-8").splitlines()[:lines]
+        else:
+            make(made)
+            texts = names(lines)
+        if not compare(made, texts):
+            raise typer.Exit(1)
+
+
+def names(lines: int) -> list[str]:
+    """Returns random lines of number names, and odd ones."""
     from keras_transformer.data.number_corpus import number_names
 
     rng = random.Random(1)
     words = [english for english, _ in number_names("held_out", 2 * lines)]
     texts = [" ".join(rng.sample(words, rng.choice([1, 1, 2, 3]))) for _ in range(lines - 3)]
-    texts += ["", " ", "Ωμέγα"]
-    with tempfile.TemporaryDirectory() as temporary:
-        made = pathlib.Path(temporary)
-        make(made)
-        if not compare(made, texts):
-            raise typer.Exit(1)
+    return [*texts, "", " ", "Ωμέγα"]
 
 
 if __name__ == "__main__":

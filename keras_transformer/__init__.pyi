@@ -19,6 +19,7 @@ from .decoding import TextSettings as TextSettings
 from .decoding import Translator as Translator
 from .decoding import beam_search as beam_search
 from .decoding import greedy_search as greedy_search
+from .decoding import with_end_bias as with_end_bias
 from .export import export_ctranslate2 as export_ctranslate2
 from .export import export_saved_model as export_saved_model
 from .importing import import_model as import_model

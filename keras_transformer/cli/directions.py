@@ -1,4 +1,4 @@
-"""What `evaluate` translates: the lines of a test set, of one direction or of several."""
+"""What `evaluate` and `export` score: the lines of a split, of one direction or of several."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,8 +55,9 @@ def read_parts(
     sources: list[str] | None,
     references: list[str] | None,
     settings: dict[str, Any],
+    split: str = "test",
 ) -> list[Part]:
-    """Reads files, or the test split of the recipe, each of whose corpora is a part.
+    """Reads files, or a split of the recipe, each of whose corpora is a part.
 
     In two files, lines are what published scores count, so a repeated source stays.
 
@@ -66,6 +67,7 @@ def read_parts(
         sources, references: paths of the files. One file of sources has one or more of references;
             several have one each.
         settings: those of the translator. Of several files, the languages are taken out of it.
+        split: `"test"` or `"validation"`.
     """
     from keras_transformer.runs.folder import RunFolder
 
@@ -76,8 +78,8 @@ def read_parts(
         )
     if sources:
         return _read_files(sources, references, settings)
-    corpora = test_pairs(run, data, instead="`--source` and `--reference`").parts
-    mappings = RunFolder(run).recipe().data.mappings("test")
+    corpora = split_pairs(run, data, split, instead="`--source` and `--reference`").parts
+    mappings = RunFolder(run).recipe().data.mappings(split)
     parts = []
     for corpus, mapping in zip(corpora, mappings, strict=True):
         columns = [list(column) for column in zip(*corpus.pairs, strict=True)] or [[], []]
@@ -95,17 +97,17 @@ def read_parts(
     return parts
 
 
-def test_pairs(run: Path, data: Path, instead: str) -> Any:
-    """Returns the `Corpora` of the test split of the recipe.
+def split_pairs(run: Path, data: Path, split: str, instead: str) -> Any:
+    """Returns the `Corpora` of a split of the recipe.
 
-    `instead` names the options that replace a missing test split.
+    `instead` names the options that replace a missing split.
     """
     from keras_transformer.runs.folder import RunFolder
 
     settings = RunFolder.existing(run).recipe().data
-    if settings.test is None:
-        raise ValueError(f"The run's recipe has no test split; give {instead}.")
-    return settings.pairs("test", data)
+    if not settings.mappings(split):
+        raise ValueError(f"The run's recipe has no {split} split; give {instead}.")
+    return settings.pairs(split, data)
 
 
 def _read_files(sources, references, settings):

@@ -9,7 +9,7 @@ import typer
 
 from keras_transformer import evaluation
 from keras_transformer.cli import options, stream, translators
-from keras_transformer.cli.directions import Direction, directions_of, read_parts, test_pairs
+from keras_transformer.cli.directions import Direction, directions_of, read_parts, split_pairs
 from keras_transformer.console import console
 
 MOST_REPORTS = 5  # of long lines
@@ -141,7 +141,7 @@ def plot(
     from keras_transformer.runs.folder import RunFolder
 
     if text is None:
-        pairs = test_pairs(run, data, instead="`--text`")
+        pairs = split_pairs(run, data, "test", instead="`--text`")
         text = next(line for line, _ in pairs if line.strip())
     translator = translators.load_runs([run], model, on_too_long="truncate", **settings)
     (best,) = hypotheses = translator(text, return_attention=True)
@@ -236,13 +236,22 @@ def print_table(results):
         values = ["-" if score is None else f"{score.value:.2f}" for score in scores]
         counts = f"{len(result.answers):,}", f"{result.unfinished:,}"
         rows.append((result.direction.name, counts[0], *values, counts[1]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *cells in rows:
-        aligned = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
-        print(f"{name:{widths[0]}}", *aligned, sep="  ")
+    print(*aligned(rows), sep="\n")
     scores = [score for result in results for score in result.scores.values()]
     shown = {f"{score.name}: {score.signature}" for score in scores if score.name in rows[0]}
     print(*sorted(shown), sep="\n", flush=True)
+
+
+def aligned(rows):
+    """Yields the lines of a table: the first column is aligned left, the others right.
+
+    Args:
+        rows: list of tuples of strings.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        numbers = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        yield "  ".join([f"{name:{widths[0]}}", *numbers])
 
 
 def read_baseline(path, directions):

@@ -9,6 +9,7 @@ import typer
 
 from keras_transformer.cli import options
 from keras_transformer.cli.backend import backend_name, require_tensorflow
+from keras_transformer.cli.end_bias import TEXT, EndBias, EndBiasOption
 from keras_transformer.cli.translators import load_runs
 from keras_transformer.console import console
 from keras_transformer.data.language_codes import LANGUAGES
@@ -44,6 +45,7 @@ Inspect = Annotated[
 
 @commands.command()
 @options.search_options()
+@options.expand("text", TEXT)
 def export(
     runs: options.RunArguments,
     directory: Annotated[Path, typer.Argument(help="Folder to write.", show_default=False)],
@@ -54,6 +56,8 @@ def export(
     examples: Examples = None,
     inspect: Inspect = False,
     model: options.Model = None,
+    end_bias: EndBiasOption = None,
+    text: dict[str, Any],
 ) -> None:
     """Write a folder that translates without this package.
 
@@ -61,6 +65,7 @@ def export(
 
         keras-transformer export runs/multi30k_en_de served/
         keras-transformer export runs/multi30k_en_de ct2/ --format ctranslate2 --quantization int8
+        keras-transformer export runs/multi30k_en_de served/ --data ~/multi30k --end-bias auto
     """
     is_saved_model = format == "saved_model"
     from keras_transformer.data.corpus import read_lines
@@ -68,6 +73,7 @@ def export(
     codes = {name: settings.pop(name, None) for name in LANGUAGES}
     check_options(is_saved_model, quantization, inspect, settings)
     lines = None if examples is None else list(read_lines(examples))
+    asked_bias = EndBias.read(end_bias, runs[0], text)
     translator = load_runs(runs, model, **settings)
     if translator.source_tokenizer.language_ids:
         from keras_transformer.decoding.translator import Translator
@@ -82,7 +88,9 @@ def export(
         unknown = f"the {' and the '.join(missing)} language, so model_card.json has none"
         cure = " ".join(f"--{side}-language CODE" for side in missing)
         console.print(f"The names of the training files do not tell {unknown}. To name it: {cure}")
-    if model is not None or len(runs) > 1:
+    search = exported_settings(translator, is_saved_model)
+    translator, card["end_bias"] = asked_bias.applied(translator, search)
+    if model is not None or len(runs) > 1 or card["end_bias"]:
         card["bleu"] = None  # the report is of another model
     if is_saved_model:
         from keras_transformer.export.saved_model import export_saved_model
@@ -91,9 +99,9 @@ def export(
             translator, directory, card=card, examples=lines, inspect=inspect
         )
     else:
-        from keras_transformer.export.ctranslate2 import export_ctranslate2, held_settings
+        from keras_transformer.export.ctranslate2 import export_ctranslate2
 
-        print_differences(translator.all_settings, held_settings(translator))
+        print_differences(translator.all_settings, search)
         written = export_ctranslate2(translator, directory, quantization, card=card, examples=lines)
         compare_examples(translator, written)
     print(written)
@@ -118,6 +126,15 @@ def check_options(is_saved_model, quantization, inspect, settings):
     search, text = divided(settings)
     asked = asdict(SearchSettings(**search)) | asdict(TextSettings(**text))
     require_held(CTranslate2Engine, {name: asked[name] for name in settings})
+
+
+def exported_settings(translator, is_saved_model):
+    """Returns the settings that the exported model searches by."""
+    if is_saved_model:
+        return translator.all_settings
+    from keras_transformer.export.ctranslate2 import held_settings
+
+    return held_settings(translator)
 
 
 def print_differences(settings, held):

@@ -2,6 +2,7 @@ from . import processors as processors
 from .beam import beam_search as beam_search
 from .beam import greedy_search as greedy_search
 from .ctranslate2 import CTranslate2Engine as CTranslate2Engine
+from .end_bias import with_end_bias as with_end_bias
 from .engine import Engine as Engine
 from .engine import SearchResult as SearchResult
 from .engine import SearchTree as SearchTree

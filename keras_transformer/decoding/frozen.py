@@ -1,6 +1,7 @@
 """A model with the weights that it has now: its graphs are faster, and do not follow training."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -52,10 +53,15 @@ def copy_model(model: Any, dtype: str | None = None) -> Any:
     if dtype is not None:
         config["dtype"] = dtype
     copy = type(model).from_config(config)
-    for new, old in zip(copy.weights, present_weights(model), strict=True):
-        # JAX: `fit` deletes the arrays that it was given, so they cannot be shared.
-        new.assign(old if BACKEND == "tensorflow" else ops.copy(old))
+    copy_weights(copy.weights, present_weights(model))
     return copy
+
+
+def copy_weights(weights: Sequence[Any], others: Sequence[Any]) -> None:
+    """Sets weights to others, in the same order; see `copy_model` for the memory."""
+    for weight, other in zip(weights, others, strict=True):
+        # JAX: `fit` deletes the arrays that it was given, so they cannot be shared.
+        weight.assign(other if BACKEND == "tensorflow" else ops.copy(other))
 
 
 class FrozenTransformer:

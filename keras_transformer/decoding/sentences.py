@@ -9,6 +9,7 @@ BORDER = "\ufdd0"  # before and behind the white space between two sentences; is
 # Latin, Greek, Cyrillic and Armenian: other scripts have no lower case, or no upper case.
 _LOWER = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2000)])))
 _MARKS, _UNSPACED_MARKS = ".!?…։؟۔।॥።", "。｡！？။។"
+SENTENCE_MARKS = frozenset(_MARKS + _UNSPACED_MARKS)
 _CLOSING = "\"'”’“»«)\\]」』）"
 # Abbreviations that often stand before a capital letter. Only those with a vowel: a word without
 # one, such as "Mr", counts as an abbreviation by itself.

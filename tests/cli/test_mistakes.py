@@ -57,6 +57,13 @@ MISTAKES = {
     "plot no_run": ["no_run"],
     "export run .": ["not a SavedModel"],
     "export run new --quantization int8": ["needs `--format ctranslate2`"],
+    "export run new --end-bias nan": ["`auto` or a finite number. Received: nan"],
+    "export run new --end-bias long": ["`auto` or a finite number. Received: long"],
+    "export run new --end-bias 1 --source train.en": ["`--source` needs `--end-bias auto`"],
+    "export run new --tokenized": ["`--tokenized` needs `--end-bias auto`"],
+    "export run new --end-bias auto --source train.en": ["--reference None"],
+    "export run new --end-bias auto --reference train.en": ["--source None"],
+    "export run new --end-bias auto --source train.en --reference short.de": ["1500 and 1 lines"],
     "export run new --format ctranslate2 --stopping exhaustive": [
         "`stopping` must be 'first_beams' in CTranslate2. Received: stopping='exhaustive'",
     ],

@@ -1,0 +1,205 @@
+"""The option `--end-bias` of `export`: a number, or the best one on validation text."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import typer
+
+from keras_transformer import evaluation
+from keras_transformer.cli import options
+from keras_transformer.cli.directions import Direction, directions_of, read_parts
+from keras_transformer.cli.evaluation import aligned, score_names
+from keras_transformer.cli.progress import sentence_progress
+from keras_transformer.console import console
+
+AUTO = "auto"
+# A step of 0.25 changes the length by 1 or 2%. A finer grid would choose by chance.
+BIASES = (-2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5)
+
+EndBiasOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|NUMBER",
+        help="Number to add to the logits of the end token and of tokens that end a sentence, such "
+        "as the full stop: a negative one makes translations longer. auto: the one of some numbers "
+        "with the best score on validation text. [default: none]",
+    ),
+]
+# The options of `auto`.
+TEXT: dict[str, tuple[Any, Any]] = {
+    "source": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                help="--end-bias auto only: file of source lines. [default: the recipe's "
+                "validation split]"
+            ),
+        ],
+        None,
+    ),
+    "reference": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                help="--end-bias auto only: file of references; several times for several."
+            ),
+        ],
+        None,
+    ),
+    "data": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                help="--end-bias auto only: paths in the recipe are relative to this folder. "
+                "[default: .]"
+            ),
+        ],
+        None,
+    ),
+    "tokenized": (options.Tokenized, False),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndBias:
+    """What the option asks for.
+
+    Attributes:
+        number: the bias; `None` if it must be chosen.
+        parts: list of `Part`, the text to choose it on.
+        metric: name of the score that the run was monitored by, such as `val_bleu`.
+        tokenized: whether the text is tokenized.
+    """
+
+    number: float | None = None
+    parts: tuple[Any, ...] = ()
+    metric: str = ""
+    tokenized: bool = False
+
+    @classmethod
+    def read(cls, option: str | None, run: Path, text: Mapping[str, Any]) -> Self:
+        """Returns what is asked for, and reads the text; the number is 0 without the option.
+
+        Args:
+            option: value of `--end-bias`.
+            run: path of the run.
+            text: those of `TEXT` that the user gave.
+        """
+        given = [f"--{name}" for name, value in text.items() if value]
+        if option != AUTO and given:
+            received = ", ".join(given if option is None else [*given, f"--end-bias {option}"])
+            raise ValueError(f"`{given[0]}` needs `--end-bias auto`. Received: {received}")
+        if option is None:
+            return cls(number=0.0)
+        if option != AUTO:
+            return cls(number=_number(option))
+        from keras_transformer.runs.folder import RunFolder
+
+        paths = text.get("source"), text.get("reference")
+        parts = read_parts(run, text.get("data") or Path("."), *paths, {}, "validation")
+        monitor = RunFolder.existing(run).recipe().monitor
+        return cls(parts=tuple(parts), metric=monitor, tokenized=text["tokenized"])
+
+    def applied(
+        self, translator: Any, search: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any] | None]:
+        """Returns the translator of the model with the bias, and what the model card says of it.
+
+        Args:
+            translator: `Translator`.
+            search: the settings that the exported model will have.
+        """
+        from keras_transformer.decoding.end_bias import end_tokens, with_end_bias
+        from keras_transformer.decoding.translator import Translator
+
+        bias = self._chosen(translator, search) if self.number is None else self.number
+        if not bias:
+            return translator, None
+        model, tokenizer = translator.model, translator.target_tokenizer
+        tokens = [tokenizer.vocabulary[token_id] for token_id in end_tokens(model, tokenizer)]
+        model = with_end_bias(model, bias, tokenizer)
+        translator = Translator(model, *translator.tokenizers, **translator.all_settings)
+        return translator, {"bias": bias, "tokens": tokens}
+
+    def _chosen(self, translator, search):
+        """Prints a table of the biases, their lengths and scores; returns the best one."""
+        direction = self._direction(translator)
+        names = score_names(direction.references, self.tokenized)
+        monitored = self.metric.removeprefix("val_")
+        metric = monitored if monitored in names else names[0]
+        results = []
+        for bias, texts in translations(translator, search, direction):
+            score = evaluation.score(metric, texts, direction.references, self.tokenized)
+            results.append((bias, length_ratio(score, texts, direction.references), score))
+        best = best_bias([(bias, score.value) for bias, _, score in results], metric)
+        name, signature = results[0][2].name, results[0][2].signature
+        rows = [("bias", "length ratio", name)]
+        rows += [(f"{b:+.2f}", f"{r:.3f}", f"{score.value:.2f}") for b, r, score in results]
+        console.print("\n".join(aligned(rows)))
+        lines = f"{len(direction.sources):,} lines"
+        console.print(f"--end-bias {best:g} has the best {name} on {lines} ({signature}).")
+        return best
+
+    def _direction(self, translator):
+        directions = directions_of(self.parts, translator)
+        if len(directions) > 1:
+            names = ", ".join(direction.name for direction in directions)
+            must = "`--end-bias auto` needs text of one direction: give `--source`, `--reference`."
+            raise ValueError(f"{must} Received: {names}")
+        return directions[0]
+
+
+def translations(
+    translator: Any, search: Mapping[str, Any], direction: Direction
+) -> Iterator[tuple[float, list[str]]]:
+    """Yields each of `BIASES`, and the translations by the model with it.
+
+    One model has them one after the other, so that its search is traced or compiled once.
+    """
+    from keras_transformer.decoding.end_bias import end_tokens, set_end_bias, with_end_bias
+    from keras_transformer.decoding.translator import Translator
+
+    model = with_end_bias(translator.model, 0.0)
+    trial: Any = Translator(model, *translator.tokenizers, **search)
+    lines, token_ids = direction.sources, end_tokens(model, translator.target_tokenizer)
+    with sentence_progress(len(lines) * len(BIASES)) as on_progress:
+        for bias in BIASES:
+            set_end_bias(model, translator.model, bias, token_ids)
+            answers = trial(lines, n_best=1, on_progress=on_progress, **direction.languages)
+            yield bias, [best.text for best, *_ in answers]
+
+
+def best_bias(scores: list[tuple[float, float]], metric: str) -> float:
+    """Returns the bias of the best score; of equal scores, the one nearest to 0.
+
+    Args:
+        scores: pairs of bias and score.
+        metric: a name of `evaluation.METRICS`.
+    """
+    sign = -1 if evaluation.METRICS[metric].more_is_better else 1
+    return min(scores, key=lambda pair: (sign * pair[1], abs(pair[0])))[0]
+
+
+def length_ratio(score: evaluation.Score, texts: list[str], references: list[list[Any]]) -> float:
+    """Returns the length of translations over that of the references.
+
+    In tokens for BLEU. Other scores are of lines such as words: in characters of the first
+    references.
+    """
+    if score.length_ratio is not None:
+        return score.length_ratio
+    return sum(map(len, texts)) / max(sum(len(text or "") for text in references[0]), 1)
+
+
+def _number(option):
+    try:
+        bias = float(option)
+    except ValueError:
+        bias = math.nan
+    if not math.isfinite(bias):
+        must = "`--end-bias` must be `auto` or a finite number."
+        raise ValueError(f"{must} Received: {option}")
+    return bias
