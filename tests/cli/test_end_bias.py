@@ -106,6 +106,7 @@ def test_text_of_several_directions_is_refused():
         EndBias(parts=parts).applied(translator, {})
 
 
+@pytest.mark.long
 def test_exports_with_an_end_bias_give_the_strings_of_the_biased_model(folder, tmp_path):
     import keras_transformer as kt
 

@@ -3,7 +3,6 @@
 import warnings
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -155,7 +154,6 @@ def test_what_has_no_end_bias_is_refused(tokenizer):
         kt.with_end_bias(kt.Translator(model, tokenizer), 1.0)
 
 
-@pytest.mark.skipif(keras.config.backend() == "tensorflow", reason="tests/cli has it")
 def test_ctranslate2_has_the_bias_on_every_backend(tokenizer, tmp_path):
     pytest.importorskip("ctranslate2")
     model = kt.with_end_bias(new_transformer(270, **SMALL), 1.5)
