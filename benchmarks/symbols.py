@@ -103,7 +103,8 @@ def write_scan(data, folder):
             write_pairs(folder / f"{split}.{part}.tsv", pairs)
 
 
-PAGES = {"g2p": ["not_translation.md", "results.md"], "scan": ["results.md"]}
+# Pages that show what a search found; `results.md` shows all.
+PAGES = {"beam 5": ["not_translation.md", "results.md"], "greedy": ["results.md"]}
 TASKS = {
     "g2p": (G2P, write_g2p, ("greedy", "beam 5")),
     "scan": (SCAN, write_scan, ("greedy",)),
@@ -170,7 +171,7 @@ def keeper(task, recipe, name, trained, data):
                 model,
                 references=references,
                 scores=kept_scores(references, outputs, data),
-                pages=PAGES[task],
+                pages=PAGES[search],
                 command=f"python benchmarks/symbols.py {task} --only {' '.join(trained)} --test",
                 seed=recipe.training.seed if len(trained) == 1 else None,
             )
