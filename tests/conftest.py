@@ -107,3 +107,19 @@ def fixed_seed():
             kept = "tensorflow.python.pywrap_tfe.TFE_ContextClearCaches"
             stack.enter_context(mock.patch(kept, lambda context: None))
         keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=BACKEND == "tensorflow")
+def same_rewrites():
+    """A command with a SavedModel leaves rewrites of graphs out for the rest of its process.
+
+    In bfloat16, the later tests of that process would round otherwise.
+    """
+    yield
+    import tensorflow as tf
+
+    from keras_transformer.decoding.saved_model import OTHER_REWRITES
+
+    used = tf.config.optimizer.get_experimental_options()
+    if not all(used.get(name, True) for name in OTHER_REWRITES):
+        tf.config.optimizer.set_experimental_options(dict.fromkeys(OTHER_REWRITES, True))
