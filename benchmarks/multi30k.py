@@ -14,7 +14,6 @@ the translations of the test split to `benchmarks/outputs`.
 """
 
 import argparse
-import gzip
 import os
 import pathlib
 import re
@@ -38,6 +37,7 @@ from scored_runs import (
 )
 
 from keras_transformer import evaluation
+from keras_transformer.data.corpus import read_lines
 from keras_transformer.runs import Recipe
 
 
@@ -86,18 +86,15 @@ def measure(name, data, runs, settings):
 def kept_scores(references, outputs, data):
     """Returns the figures of a page, of outputs for a file of references, and their signature."""
     file = data / references.removeprefix("multi30k/")
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        score = evaluation.bleu(outputs, lines.read().splitlines(), tokenized=".tok." in file.name)
+    score = evaluation.bleu(outputs, list(read_lines(file)), tokenized=".tok." in file.name)
     return {"figures": {"BLEU": round(score.value, 2)}, "signature": score.signature}
 
 
 def check_calibration(data, outputs):
     """Raises an error unless BLEU scores the published outputs as published."""
-    with gzip.open(data / "test_2016_flickr.lc.norm.tok.de.gz", "rt", encoding="utf-8") as file:
-        references = file.read().splitlines()
+    references = list(read_lines(data / "test_2016_flickr.lc.norm.tok.de.gz"))
     for name, expected in CALIBRATION.items():
-        with gzip.open(outputs / name, "rt", encoding="utf-8") as file:
-            score = evaluation.bleu(file.read().splitlines(), references, tokenized=True)
+        score = evaluation.bleu(list(read_lines(outputs / name)), references, tokenized=True)
         print(f"{name}: {score.value:.3f}, published output: {expected:.3f}")
         if round(score.value, 3) != expected:
             raise SystemExit(f"BLEU of {name} must be {expected}. Received: {score}")

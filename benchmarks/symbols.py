@@ -24,7 +24,6 @@ import pathlib
 import random
 import re
 import statistics
-import tempfile
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -125,17 +124,13 @@ def rates(sources, outputs, references):
     return {"mean": means} | (scores if len(scores) > 1 else {})
 
 
-def kept_scores(references, outputs, data):
+def kept_scores(references, outputs, folder):
     """Returns the figures of the pages, of outputs for `"g2p/test"` and the like, and a signature.
 
     The figures are WER and PER, or the percentage of SCAN's commands whose actions are right.
     """
     task, split = references.split("/")
-    with tempfile.TemporaryDirectory() as folder:
-        _, write, _ = TASKS[task]
-        write(data, pathlib.Path(folder))
-        pairs = kt.read_parallel(pathlib.Path(folder) / f"{split}.tsv")
-        sources, expected = zip(*pairs, strict=True)
+    sources, expected = zip(*kt.read_parallel(folder / f"{split}.tsv"), strict=True)
     wer, per = rates(sources, outputs, expected)["mean"]
     figures = {"WER": wer, "PER": per} if task == "g2p" else {"right": round(100 - wer, 2)}
     return {
@@ -159,8 +154,9 @@ def score(translate, recipe, folder, splits, keep):
     return found
 
 
-def keeper(task, recipe, name, trained, data):
+def keeper(folder, recipe, name, trained):
     """Returns the function that keeps outputs for the test split, of one or several runs."""
+    task = folder.name
     references = f"{task}/{pathlib.Path(recipe.data.test[0]).stem}"
 
     def keep(split, search, outputs, model):
@@ -170,7 +166,7 @@ def keeper(task, recipe, name, trained, data):
                 outputs,
                 model,
                 references=references,
-                scores=kept_scores(references, outputs, data),
+                scores=kept_scores(references, outputs, folder),
                 pages=PAGES[search],
                 command=f"python benchmarks/symbols.py {task} --only {' '.join(trained)} --test",
                 seed=recipe.training.seed if len(trained) == 1 else None,
@@ -241,12 +237,12 @@ def main():
         found = train_run(recipe, folder, folder / name)
         translate = kt.load_run(folder / name, model=averaged(folder / name))
         translators.append(translate)
-        keep = keeper(arguments.task, recipe, name, [name], arguments.data)
+        keep = keeper(folder, recipe, name, [name])
         write_result("symbols", name, found | score(translate, recipe, folder, splits, keep))
     if len(translators) > 1 and arguments.task == "g2p":
         models = [each.model for each in translators]
         together = kt.Translator(models, *translate.tokenizers)
-        keep = keeper(arguments.task, recipe, "g2p-ensemble", names, arguments.data)
+        keep = keeper(folder, recipe, "g2p-ensemble", names)
         found = score(together, recipe, folder, splits, keep)
         write_result("symbols", "g2p-ensemble", found)
 

@@ -16,6 +16,7 @@ from keras_transformer import SmoothedCrossEntropy, Translator, load_run, proces
 from keras_transformer.runs import Finding, doctor
 from keras_transformer.runs.recipe import Recipe
 from tests.builders import padded_ids, token_inputs, transformer
+from tests.cli import small_run
 from tests.cli.small_run import cli
 
 pytestmark = pytest.mark.filterwarnings("always:This processor")
@@ -33,14 +34,8 @@ EMULATED = {
 }
 RECIPE = {
     "data": {"train": {"number_names": "train", "size": 200}},
-    "vocabulary": {"size": 330},
-    "model": {
-        "preset": "tiny",
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 1,
-        "hidden_dim": 32,
-        "intermediate_dim": 64,
-    },
+    "vocabulary": small_run.RECIPE["vocabulary"],
+    "model": small_run.RECIPE["model"],
     "training": {"epochs": 1, "precision": "mixed_bfloat16"},
 }
 LINE = (
