@@ -63,7 +63,7 @@ export OMP_NUM_THREADS=1
 # update are Keras's; the search is that in plain Python. Other code is the same on every backend.
 contract=(tests/layers/test_contract.py)
 contract+=(tests/training/test_{update,token_loss,linear_cross_entropy}.py)
-search=(tests/decoding/test_{search,processors,sampling,search_model}.py)
+search=(tests/decoding/test_{search,processors,sampling,search_model,traced_search}.py)
 # Of strings, what the model does besides the search; the rest is Python on every backend.
 translator=(score_is_that_of_the_full_pass translate_train_translate)
 translator+=(attention_is_that_of_the_decoding_steps)

@@ -249,7 +249,7 @@ class BeamSearch(Search):
         finished = state.finished
         ending = SearchResult(
             token_ids=history.token_ids,
-            lengths=ops.full(ops.shape(totals), length, "int32"),
+            lengths=ops.broadcast_to(ops.cast(length, "int32"), ops.shape(totals)),
             scores=totals / self.penalty(state.sentences, length),
             log_probs=history.log_probs,
         )

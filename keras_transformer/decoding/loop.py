@@ -134,7 +134,7 @@ def run_loop(search: Any, state: Any, compaction: bool) -> Any:
         `SearchResult`, not trimmed.
     """
     if search.fixed_length is None or search.settings.sampler is not None:
-        return shared.run_growing(search, state, compaction)
+        return backend.run_growing(search, state, compaction)
 
     def advance(index, state):
         # With `JAX_ENABLE_X64`, sums and quotients of int32 are int64.

@@ -9,7 +9,7 @@ from keras_transformer.decoding.scores import NOT_FINITE
 
 def select(nest: Any, slots: Any) -> Any:
     """Gathers along axis 1, the hypotheses, in every tensor; `slots` `(B, ...)` are indices."""
-    sentences = ops.reshape(ops.arange(len(slots)), (-1, *[1] * (slots.ndim - 1)))
+    sentences = ops.reshape(ops.arange(slots.shape[0]), (-1, *[1] * (slots.ndim - 1)))
     return tree.map_structure(lambda tensor: tensor[sentences, slots], nest)
 
 

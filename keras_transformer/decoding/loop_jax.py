@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding.loop_eager import run_growing as run_growing
 from keras_transformer.decoding.programs import ProgramKey, find_or_compile
 from keras_transformer.present_weights import fetch_weights, present_weights
 

@@ -54,7 +54,7 @@ def search_model(
     """Finds the best translations of sentences, on any backend.
 
     TensorFlow runs a graph, in which tensors grow and finished sentences leave the batch; JAX
-    compiles a program for a padded shape; PyTorch runs step by step.
+    compiles a program for a padded shape; PyTorch traces one step, for all shapes.
 
     Args:
         model: `Transformer`, or `FrozenTransformer`.
@@ -169,6 +169,7 @@ def make_model_search(
         end_token_id=config.end_token_id,
         pad_token_id=config.pad_token_id,
         fixed_length=fixed_length,
+        step_key=(model, num_read),
         **options,
     )
     cache = model.init_cache(encoder_token_ids, **fixed)

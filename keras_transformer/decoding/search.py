@@ -120,6 +120,10 @@ class Search:
             The result is neither checked nor trimmed. Defaults to `None`: the tensors grow.
         penalties: float32 tensor, the result of `penalties_up_to` for the greatest maximum length.
             Defaults to the penalties of the settings and `alpha`.
+        step_key: tuple of the model behind `step_fn`, and what else decides what `step_fn`
+            computes: PyTorch traces a step once for equal keys. Defaults to `None`: it traces none.
+        is_plain: bool. Whether no step is constrained, see `is_constrained`. Defaults to `False`:
+            each step asks.
     """
 
     step_fn: StepFunction
@@ -131,6 +135,8 @@ class Search:
     wanted: Tensor | None = None
     fixed_length: int | None = None
     penalties: Tensor | None = None
+    step_key: tuple[Any, ...] | None = None
+    is_plain: bool = False
 
     def run(self, cache, max_lengths, start_token_id, target_prefix=None, compaction=True):
         """Returns the `SearchResult`. The arguments are those of `first_state`."""
@@ -202,19 +208,30 @@ class Search:
         """Whether no shape changes."""
         return self.fixed_length is not None
 
+    def is_constrained(self, state, index):
+        """Returns whether the next token has constraints besides suppressed tokens, as a bool.
+
+        A bool tensor where that depends on the sentences or on a tensor `index`.
+        """
+        sentences, prefix = state.sentences, state.sentences.target_prefix
+        is_constrained = bool(self.settings.processors)
+        if self.settings.force_end:
+            is_last = index + 1 >= sentences.max_lengths
+            is_constrained |= ops.any(is_last & ~sentences.done)
+        if prefix.shape[1] != 0:
+            is_constrained |= index < ops.shape(prefix)[1]
+        return is_constrained
+
     def constraints(self, state, index):
         """Returns the constraints on the next token, for `best_next_tokens`."""
         sentences, prefix = state.sentences, state.sentences.target_prefix
         processors, suppressed = [*self.settings.processors], self.settings.suppressed_tokens
-        is_active, has_prefix = bool(processors), prefix.shape[1] != 0
         if suppressed:
             processors.append(suppress_tokens(suppressed))
         if self.settings.force_end:
-            limits = sentences.max_lengths
-            processors.append(force_end(limits[:, None, None], self.end_token_id))
-            is_active |= ops.any((index + 1 >= limits) & ~sentences.done)
-        if has_prefix:
-            is_active |= index < ops.shape(prefix)[1]
+            limits = sentences.max_lengths[:, None, None]
+            processors.append(force_end(limits, self.end_token_id))
+        has_prefix = prefix.shape[1] != 0
 
         def apply(given):
             log_probs, token_ids = given, state.history.token_ids
@@ -225,6 +242,7 @@ class Search:
                 )
             return self._force(prefix, index, given, log_probs) if has_prefix else log_probs
 
+        is_active = False if self.is_plain else self.is_constrained(state, index)
         return Constraints(apply, suppressed, is_active)
 
     def _force(self, prefix, index, given, log_probs):
