@@ -68,7 +68,8 @@ search=(tests/decoding/test_{search,processors,sampling,search_model,traced_sear
 translator=(score_is_that_of_the_full_pass translate_train_translate)
 translator+=(attention_is_that_of_the_decoding_steps)
 translator=("${translator[@]/#/tests/decoding/test_translator.py::test_}")
-others=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py tests/test_backends.py)
+others=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py)
+others+=(tests/test_{backends,program_cache}.py)
 for backend in jax torch; do
     echo "Layers, models, training and search on $backend:"
     on $backend "${contract[@]}" "tests/models/test_paper.py::test_logits_equal_the_paper[untied]" \

@@ -14,7 +14,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 FOLDERS = {
     "layers": "",
     "data": "atomic_file texts settings cores lock",
-    "training": "layers atomic_file evaluation present_weights processor",
+    "training": "layers atomic_file evaluation present_weights processor program_cache",
     "models": "layers training settings",
     "decoding": "data atomic_file settings texts cores present_weights processor",
     "export": "layers data decoding atomic_file present_weights",

@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,6 @@ def import_backend() -> None:
         # Keras imports TensorFlow, if it can, to set seeds and to save a model. This stops it.
         modules: dict[str, Any] = sys.modules
         modules.setdefault("tensorflow", None)
-    if name == "jax":  # compiling takes seconds: the next command finds the programs on disk
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-        folder = caches / "keras_transformer" / "jax"
-        with contextlib.suppress(OSError):  # a read-only home
-            folder.mkdir(parents=True, exist_ok=True)
-            os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
-        # A read-only mount: JAX would warn of each program. What is there is still read.
-        warnings.filterwarnings("ignore", "Error (read|writ)ing persistent compilation cache")
     import_quietly("keras")
 
 

@@ -17,7 +17,10 @@ import numpy as np
 from jax import numpy as jnp
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
+from keras_transformer.program_cache import keep_programs
 from keras_transformer.training import objective
+
+keep_programs()  # before anything is compiled
 
 # === Steps ===
 

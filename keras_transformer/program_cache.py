@@ -1,0 +1,28 @@
+"""Where JAX keeps compiled programs for the next process."""
+
+import contextlib
+import os
+import warnings
+from pathlib import Path
+
+
+def keep_programs() -> None:
+    """Gives JAX a folder for compiled programs, `~/.cache/keras_transformer/jax`, if it has none.
+
+    Compiling takes seconds a shape; the next process, or notebook, finds the programs there. Where
+    nothing can be written, nothing is said. `JAX_COMPILATION_CACHE_DIR` is another folder, and
+    `JAX_ENABLE_COMPILATION_CACHE=0` none.
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    # A read-only mount: JAX would warn of each program. What is there is still read.
+    warnings.filterwarnings("ignore", "Error (read|writ)ing persistent compilation cache")
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        return
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    folder = caches / "keras_transformer" / "jax"
+    with contextlib.suppress(OSError):  # a read-only home
+        folder.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        compilation_cache.reset_cache()  # JAX may have looked for a folder already
