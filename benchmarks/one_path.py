@@ -169,6 +169,8 @@ def main(
     if answer_:
         answer(folder, answer_)
         return
+    if (run is None) != (source is None):
+        raise typer.BadParameter("--run and --source must be given together")
     with tempfile.TemporaryDirectory() as temporary:
         made = pathlib.Path(temporary)
         if run and source:

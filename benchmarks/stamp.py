@@ -10,15 +10,22 @@ NUMBERS = {"family": "cpu family", "model": "model"}  # as in /proc/cpuinfo
 
 def stamp():
     """Returns date, commit, cores of this process and processor, as a dict of JSON."""
-    command = ["git", "describe", "--always", "--dirty", "--tags"]
-    folder = pathlib.Path(__file__).parent
-    commit = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.strip()
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": commit,
+        "commit": _commit(),
         "cores": len(os.sched_getaffinity(0)),
         "processor": _processor(),
     }
+
+
+def _commit():
+    """Returns the commit, with `-dirty` if more than figures and outputs differs from it."""
+    git = ["git", "-C", str(pathlib.Path(__file__).parent)]
+    described = [*git, "describe", "--always", "--tags"]
+    commit = subprocess.run(described, capture_output=True, text=True).stdout.strip()
+    code = [":/", ":(exclude)results", ":(exclude)outputs"]
+    is_clean = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *code]).returncode == 0
+    return commit if is_clean else f"{commit}-dirty"
 
 
 def _processor():
