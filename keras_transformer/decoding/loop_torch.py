@@ -1,7 +1,7 @@
 """The search on PyTorch: its steps are one traced program, for tensors of all shapes.
 
-A step is a thousand small calls of Keras and PyTorch. Traced, they run without Python, ten times as
-fast, and give the same bits.
+A step is a thousand small calls of Keras and PyTorch. Traced, they run without Python, and give the
+same bits: for one sentence and a tiny model 7 times as fast.
 """
 
 import warnings
