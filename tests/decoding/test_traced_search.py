@@ -14,11 +14,12 @@ from keras_transformer.decoding.frozen import copy_model
 from keras_transformer.decoding.model_search import make_model_search
 from keras_transformer.decoding.processors import no_repeat_ngram_size
 from keras_transformer.decoding.scores import penalties_up_to
-from tests.builders import new_transformer, padded_ids, to_numpy
+from keras_transformer.decoding.search import trim
+from tests.builders import assert_same_arrays, new_transformer, padded_ids, to_numpy
 
 pytestmark = pytest.mark.backends("torch")
 
-V, END = 60, 2
+V, PAD = 60, 0
 # Rows, tokens of the source, most tokens of a translation. The first search traces the step; the
 # others have one row, or more of everything.
 SHAPES = (2, 5, 7), (1, 2, 6), (7, 11, 9)
@@ -77,12 +78,8 @@ def assert_same_searches(model, settings=BEAM, prefixes=(0,), **options):
         with torch.inference_mode():
             expected = tree.map_structure(to_numpy, loop_eager.run_growing(search, state, False))
             found = search.run(*inputs, prefix)
-        for name, array in expected._asdict().items():
-            length = found.token_ids.shape[2]
-            cut = array[:, :, :length] if array.ndim == 3 else array
-            is_token = np.arange(length) < expected.lengths[:, :, None]
-            cut = np.where(is_token, cut, 0) if array.ndim == 3 else cut
-            assert to_numpy(getattr(found, name)).tobytes() == cut.tobytes(), (name, shape)
+        found = tree.map_structure(to_numpy, found)
+        assert_same_arrays(found._asdict(), trim(expected, PAD, np)._asdict())
 
 
 @pytest.fixture
