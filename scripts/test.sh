@@ -62,7 +62,7 @@ export OMP_NUM_THREADS=1
 # What a backend can change. Each layer trains and is saved; logits are the paper's; the loss and the
 # update are Keras's; the search is that in plain Python. Other code is the same on every backend.
 contract=(tests/layers/test_contract.py)
-contract+=(tests/training/test_{update,token_loss,linear_cross_entropy}.py)
+contract+=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values}.py)
 search=(tests/decoding/test_{search,processors,sampling,search_model,traced_search}.py)
 # Of strings, what the model does besides the search; the rest is Python on every backend.
 translator=(score_is_that_of_the_full_pass translate_train_translate)
@@ -82,7 +82,7 @@ if [ -n "$long" ]; then
     details=(tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py)
     details+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
     details+=(tests/test_one_path.py --ignore=tests/layers/test_contract.py)
-    update=(tests/training/test_{update,token_loss,linear_cross_entropy}.py)
+    update=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values}.py)
     update+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
     # Minutes each, the slowest last: examples of the docs, killed runs, all commands on JAX and
     # PyTorch, notebooks, new environments.

@@ -111,8 +111,10 @@ def overridden_names():
     """Yields (name, file) of methods and attributes of our classes that a foreign base also has."""
     tensor = keras.Input((1,))
     functional = type(keras.Model(tensor, tensor)).__mro__
+    functional += (importlib.import_module("keras.src.backend.jax.trainer").JAXTrainer,)
     for cls in own_classes():
-        # Keras adds `Functional` to the bases of a model when the first one is made.
+        # Keras adds `Functional` to the bases of a model when the first one is made; and the
+        # trainer of another backend takes the place of TensorFlow's.
         bases = cls.__mro__ + (functional if issubclass(cls, keras.Model) else ())
         own = [base for base in bases if base.__module__.startswith("keras_transformer")]
         foreign = set().union(*(private_names(base) for base in bases if base not in own))

@@ -244,6 +244,11 @@ class TrainingStep(Model):
             return super()._make_function(step_function, *args, **kwargs)
         return step.make_function(self, step_function)
 
+    def _get_jax_state(self, **parts):
+        """On JAX, what `fit` passes to the first update after it read the variables."""
+        state = super()._get_jax_state(**parts)
+        return step.flat_state(self, state) if parts.get("optimizer_variables") else state
+
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Builds optimizer and metrics, on TensorFlow under a strategy."""
         if self._distribute_strategy is not None:

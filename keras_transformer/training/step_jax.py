@@ -19,6 +19,8 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 
 from keras_transformer.program_cache import keep_programs
 from keras_transformer.training import objective
+from keras_transformer.training.flat_values import FlatValues, layout_of
+from keras_transformer.training.optimizers import Adam, without_loss_scaling
 
 keep_programs()  # before anything is compiled
 
@@ -27,7 +29,7 @@ keep_programs()  # before anything is compiled
 
 def train_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
     """Makes one update with a batch; returns loss and metrics so far, and the new state."""
-    trainable, non_trainable, of_optimizer, of_metrics = state
+    trainable, non_trainable, of_optimizer, of_metrics = map(list, state)
     rows = _to_rows(data)
     divisors = objective.divisors(model, rows)
 
@@ -50,14 +52,15 @@ def train_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any
         gradients, loss, values = _fold(add_micro_batch, sums, rows, model.accumulation_steps)
     with _scope(model, trainable, values, of_optimizer) as scope:
         # With float16, the gradients are still multiplied by the loss scale here.
-        squares = jax.tree.map(jnp.square, jax.tree.map(jnp.float32, gradients))
-        norm = jnp.sqrt(sum(map(jnp.sum, squares))) / model.optimizer.scale_loss(1.0)
+        vector = jnp.concatenate([jnp.float32(jnp.ravel(part)) for part in gradients])
+        norm = jnp.sqrt(jnp.sum(jnp.square(vector))) / model.optimizer.scale_loss(1.0)
         model._loss_tracker.update_state(loss, sample_weight=divisors[0])
         logs = model.get_metrics_result() | {"gradient_norm": norm}
     non_trainable, of_metrics = _values(model, scope)
     optimizer = model.optimizer
     trainable, of_optimizer = optimizer.stateless_apply(of_optimizer, gradients, trainable)
-    return logs, (trainable, non_trainable, of_optimizer, of_metrics)
+    values = trainable, non_trainable, of_optimizer, of_metrics
+    return logs, tuple(map(_in_layout_of, state, values))
 
 
 def test_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
@@ -85,6 +88,10 @@ def _scope(model, trainable, values, of_optimizer=()):
     return keras.StatelessScope(pairs, collect_losses=True)
 
 
+def _in_layout_of(old, values):
+    return old.with_values(values) if isinstance(old, FlatValues) else values
+
+
 def _values(model, scope):
     """Returns a scope's values of the non-trainable and the metric variables."""
     non_trainable = map(scope.get_current_value, model.non_trainable_variables)
@@ -108,6 +115,31 @@ def _fold(add, sums, rows, number):
     if num_rows > size * number:
         sums = add(sums, jax.tree.map(lambda tensor: tensor[size * number :], rows))
     return sums
+
+
+# === The state between two updates ===
+
+
+def flat_state(model: keras.Model, state: tuple[list[Any], ...]) -> tuple[Any, ...]:
+    """Returns the state of `train_step` with each list as `FlatValues`.
+
+    Adam's first moments are one vector, and so are the second ones. The state stays what it is on
+    several devices, whose layouts are those of Keras's lists, for a step of a subclass, and for one
+    that is not compiled.
+    """
+    is_compiled = model.jit_compile and not model.run_eagerly
+    has_our_step = type(model).train_step is train_step
+    if keras.distribution.distribution() is not None or not (is_compiled and has_our_step):
+        return state
+    optimizer = without_loss_scaling(model.optimizer)
+    moments = optimizer.moments if isinstance(optimizer, Adam) else ()
+    position_of = {id(variable): at for at, variable in enumerate(model.optimizer.variables)}
+    positions = [[position_of[id(variable)] for variable in part] for part in moments]
+    groups = (), (), positions, ()
+    return tuple(
+        FlatValues.of(values, layout_of(values, joined))
+        for values, joined in zip(state, groups, strict=True)
+    )
 
 
 # === Rows of devices ===

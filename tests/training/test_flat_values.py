@@ -1,0 +1,109 @@
+"""On JAX, the state between two updates is few arrays: the same updates, in fewer kernels."""
+
+import re
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import Adam, SmoothedCrossEntropy, Transformer
+from keras_transformer.training.flat_values import FlatValues, layout_of
+from tests.builders import assert_close, to_numpy
+from tests.training.small_models import (
+    LABELS,
+    SOURCE,
+    TOKENS,
+    WEIGHTS,
+    Tagger,
+    compiled,
+    transformer,
+)
+
+pytestmark = [pytest.mark.backends("jax"), pytest.mark.slow]
+LONG = pytest.mark.long
+
+
+class KeepsLists:
+    """A step of one's own, to which the state stays Keras's lists."""
+
+    def train_step(self, state, data):
+        return super().train_step(state, data)
+
+
+class KerasTagger(KeepsLists, Tagger):
+    pass
+
+
+class KerasTransformer(KeepsLists, Transformer):
+    pass
+
+
+def trained(kind, adam, policy="float32", **arguments):
+    """Returns losses, gradient norms, weights, and the optimizer's variables, after 40 updates."""
+    keras.utils.set_random_seed(1)
+    optimizer = adam(0.01, name="adam", **arguments)
+    if optimizer.weight_decay:
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    model = compiled(kind, optimizer, dropout=0.2)
+    keras.config.set_dtype_policy(before)
+    history = model.fit(
+        TOKENS, LABELS, 4, epochs=20, sample_weight=WEIGHTS, shuffle=False, verbose=0
+    )
+    variables = {variable.path: to_numpy(variable) for variable in model.optimizer.variables}
+    return history.history, to_numpy(model.weights), variables
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"weight_decay": 0.1, "global_clipnorm": 0.3, "use_ema": True},
+        pytest.param({}, marks=LONG),
+        pytest.param({"clipnorm": 0.1, "amsgrad": True}, marks=LONG),
+        # The optimizer is inside of one that scales the loss.
+        pytest.param({"policy": "mixed_float16"}, marks=LONG),
+        pytest.param({"policy": "bfloat16"}, marks=LONG),
+    ],
+    ids=["decay, clip and average", "plain", "amsgrad", "loss scale", "half precision"],
+)
+def test_updates_are_those_of_keras(arguments):
+    ours = trained(Tagger, Adam, **arguments)
+    theirs = trained(KerasTagger, keras.optimizers.Adam, **arguments)
+    assert ours[2].keys() == theirs[2].keys()
+    keras.tree.map_structure(lambda a, b: assert_close(a, b, 1e-6), ours, theirs)
+
+
+def kernels_of(kind, adam):
+    """Returns how many kernels XLA starts for an update, and how many arrays it is given."""
+    model = transformer(kind)
+    model.compile(adam(0.01), loss=SmoothedCrossEntropy(0.1))
+    batch = {"encoder_token_ids": SOURCE, "decoder_token_ids": TOKENS}, LABELS, WEIGHTS
+    model._symbolic_build(data_batch=batch)
+    model.optimizer.build(model.trainable_variables)
+    parts = "trainable_variables", "non_trainable_variables"
+    parts += "optimizer_variables", "metrics_variables"
+    state = model._get_jax_state(**dict.fromkeys(parts, True))
+    program = jax.jit(model.train_step).lower(state, batch).compile()
+    entry = program.as_text().split("\nENTRY ")[1]
+    return len(re.findall(r" fusion\(", entry)), len(jax.tree.leaves(state))
+
+
+@LONG
+def test_an_update_is_fewer_kernels_and_arrays():
+    kernels, arrays = kernels_of(Transformer, Adam)
+    kernels_of_keras, arrays_of_keras = kernels_of(KerasTransformer, keras.optimizers.Adam)
+    assert kernels < 0.8 * kernels_of_keras
+    assert arrays < 0.5 * arrays_of_keras
+
+
+def test_values_are_handed_over_once():
+    # Two owners of Adam's moments would be twice their memory.
+    values = [np.full(shape, number) for number, shape in enumerate([(2, 3), (), (4,), (1, 2)])]
+    flat = FlatValues.of(values, layout_of(values, [(0, 3), (1,)]))
+    assert [array.shape for array in jax.tree.leaves(flat)] == [(4,), (8,), ()]
+    doubled = jax.tree.map(lambda array: 2 * array, flat)
+    for actual, expected in zip(doubled, values, strict=True):
+        np.testing.assert_array_equal(actual, 2 * expected)
+    assert not jax.tree.leaves(doubled)
