@@ -62,7 +62,7 @@ export OMP_NUM_THREADS=1
 # What a backend can change. Each layer trains and is saved; logits are the paper's; the loss and the
 # update are Keras's; the search is that in plain Python. Other code is the same on every backend.
 contract=(tests/layers/test_contract.py)
-contract+=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values}.py)
+contract+=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values,interrupt}.py)
 search=(tests/decoding/test_{search,processors,sampling,search_model,traced_search}.py)
 # Of strings, what the model does besides the search; the rest is Python on every backend.
 translator=(score_is_that_of_the_full_pass translate_train_translate)

@@ -240,9 +240,11 @@ class TrainingStep(Model):
         return keras.config.backend() != "tensorflow" and super()._resolve_auto_jit_compile()
 
     def _make_function(self, step_function, *args, **kwargs):
-        if objective.num_replicas(self) == 1:
-            return super()._make_function(step_function, *args, **kwargs)
-        return step.make_function(self, step_function)
+        if objective.num_replicas(self) > 1:
+            return step.make_function(self, step_function)
+        function = super()._make_function(step_function, *args, **kwargs)
+        is_jax = keras.config.backend() == "jax"
+        return step.keeps_state(self, function) if is_jax else function
 
     def _get_jax_state(self, **parts):
         """On JAX, what `fit` passes to the first update after it read the variables."""

@@ -4,10 +4,13 @@ One program sees the whole batch, also under `keras.distribution.DataParallel`: 
 is a sum over all devices.
 """
 
+import contextlib
 import copy
 import functools
 import itertools
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +143,58 @@ def flat_state(model: keras.Model, state: tuple[list[Any], ...]) -> tuple[Any, .
         FlatValues.of(values, layout_of(values, joined))
         for values, joined in zip(state, groups, strict=True)
     )
+
+
+def keeps_state(model: keras.Model, function: Callable) -> Callable:
+    """Returns `function(state, iterator)` of Keras that leaves the model its weights if it fails.
+
+    Keras takes the weights out of the variables, and the compiled step overwrites them. A Ctrl-C
+    between the step and the line of `fit` that keeps its result would lose them: it waits for the
+    end of the step.
+    """
+
+    def call(state, iterator):
+        with _later_interrupt():
+            _keep(model, state)  # for an error of the data or the compiler
+            outputs, state = function(state, iterator)
+            _keep(model, state)
+        return outputs, state
+
+    return call
+
+
+def _keep(model, state):
+    """Leaves the state of a train, test or predict step where `jax_state_sync` finds it."""
+    names = {
+        4: ("trainable", "non_trainable", "optimizer", "metrics"),
+        3: ("trainable", "non_trainable", "metrics"),
+        2: ("trainable", "non_trainable"),
+    }[len(state)]
+    parts = {f"{name}_variables": part for name, part in zip(names, state, strict=True)}
+    object.__setattr__(model, "_jax_state", parts)  # Keras would wrap each array, in each update
+    model._jax_state_synced = False
+
+
+@contextlib.contextmanager
+def _later_interrupt():
+    """Handles a Ctrl-C at the end of the block, a second one at once."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received = []
+
+    def remember(number, frame):
+        signal.signal(number, handler)
+        received.append(frame)
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            handler(signal.SIGINT, received[0])
 
 
 # === Rows of devices ===

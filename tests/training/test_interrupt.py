@@ -1,0 +1,87 @@
+"""On JAX, weights are outside of the model while it computes: Ctrl-C leaves it those it has."""
+
+import os
+import signal
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import SmoothedCrossEntropy
+from tests.builders import to_numpy
+from tests.training.small_models import LABELS, TOKENS, WEIGHTS, Tagger, V
+
+pytestmark = [pytest.mark.backends("jax"), pytest.mark.slow]
+
+
+class Bell:
+    """Sends Ctrl-C when it is rung for the third time after it was set."""
+
+    rings = -np.inf
+
+    def set(self):
+        self.rings = 0
+
+    def ring(self, *_, **__):
+        self.rings += 1
+        if self.rings == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class Rings(keras.layers.Layer):
+    """Rings a bell whenever the compiled program runs."""
+
+    def __init__(self, bell):
+        super().__init__()
+        self.bell = bell
+
+    def call(self, inputs):
+        jax.debug.callback(self.bell.ring)
+        return inputs
+
+
+def tagger(bell):
+    keras.utils.set_random_seed(1)
+    tokens = keras.Input((None,), dtype="int32")
+    hidden = Rings(bell)(keras.layers.Embedding(V, 6)(tokens))
+    model = Tagger(tokens, keras.layers.Dense(V)(hidden))
+    model.compile("adam", loss=SmoothedCrossEntropy(ignore_class=0))
+    return model
+
+
+def batches(bell):
+    while True:
+        bell.ring()
+        yield TOKENS, LABELS, WEIGHTS
+
+
+@pytest.mark.parametrize("place", ["program", "data", "callback"])
+def test_interrupted_model_has_the_weights_of_its_last_update(place):
+    bells = {name: Bell() for name in ("program", "data", "callback")}
+    bell = bells[place]
+    model, data = tagger(bells["program"]), batches(bells["data"])
+    ring = bells["callback"].ring
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=ring)
+    callback.on_test_batch_end = callback.on_predict_batch_end = ring
+
+    def interrupted(method, **arguments):
+        bell.set()
+        with pytest.raises(KeyboardInterrupt):
+            method(data, callbacks=[callback], verbose=0, **arguments)
+        bell.rings = -np.inf
+        return to_numpy(model.weights)
+
+    weights = interrupted(model.fit, steps_per_epoch=20, shuffle=False)
+    updates = int(model.optimizer.iterations)
+    assert 0 < updates < 20
+    twin = tagger(Bell())
+    twin.fit(batches(Bell()), steps_per_epoch=updates, shuffle=False, verbose=0)
+    for again in (
+        weights,
+        interrupted(model.evaluate, steps=20),
+        interrupted(model.predict, steps=20),
+    ):
+        keras.tree.map_structure(np.testing.assert_array_equal, again, to_numpy(twin.weights))
+    model.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
+    assert int(model.optimizer.iterations) == updates + 1
