@@ -242,14 +242,12 @@ class TrainingStep(Model):
     def _make_function(self, step_function, *args, **kwargs):
         if objective.num_replicas(self) > 1:
             return step.make_function(self, step_function)
-        function = super()._make_function(step_function, *args, **kwargs)
-        is_jax = keras.config.backend() == "jax"
-        return step.keeps_state(self, function) if is_jax else function
+        if keras.config.backend() == "jax":
+            step_function = step.keeps_state(self, step_function)
+        return super()._make_function(step_function, *args, **kwargs)
 
     def _get_jax_state(self, **parts):
-        """On JAX, what `fit` passes to the first update after it read the variables."""
-        state = super()._get_jax_state(**parts)
-        return step.flat_state(self, state) if parts.get("optimizer_variables") else state
+        return step.take_state(self, super()._get_jax_state, parts)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Builds optimizer and metrics, on TensorFlow under a strategy."""

@@ -123,17 +123,31 @@ def _fold(add, sums, rows, number):
 # === The state between two updates ===
 
 
-def flat_state(model: keras.Model, state: tuple[list[Any], ...]) -> tuple[Any, ...]:
-    """Returns the state of `train_step` with each list as `FlatValues`.
+def take_state(model: keras.Model, take: Callable, parts: dict[str, bool]) -> tuple[Any, ...]:
+    """Returns the state that Keras takes from the variables before the first step.
 
-    Adam's first moments are one vector, and so are the second ones. The state stays what it is on
-    several devices, whose layouts are those of Keras's lists, for a step of a subclass, and for one
-    that is not compiled.
+    That of a train step is `FlatValues` instead of lists, unless there are several devices, whose
+    layouts are those of Keras's lists, or the step is that of a subclass, or is not compiled.
+
+    Args:
+        model: a model.
+        take: Keras's method.
+        parts: its arguments.
     """
-    is_compiled = model.jit_compile and not model.run_eagerly
-    has_our_step = type(model).train_step is train_step
-    if keras.distribution.distribution() is not None or not (is_compiled and has_our_step):
-        return state
+    with _later_interrupt():
+        state = take(**parts)
+        is_compiled = model.jit_compile and not model.run_eagerly
+        is_ours = is_compiled and type(model).train_step is train_step
+        is_on_one_device = keras.distribution.distribution() is None
+        if parts.get("optimizer_variables") and is_ours and is_on_one_device:
+            state = _flat(model, state)
+        if parts.get("purge_model_variables"):
+            _keep(model, state)
+    return state
+
+
+def _flat(model, state):
+    """Adam's first moments become one vector, and so do the second ones."""
     optimizer = without_loss_scaling(model.optimizer)
     moments = optimizer.moments if isinstance(optimizer, Adam) else ()
     position_of = {id(variable): at for at, variable in enumerate(model.optimizer.variables)}
@@ -145,18 +159,17 @@ def flat_state(model: keras.Model, state: tuple[list[Any], ...]) -> tuple[Any, .
     )
 
 
-def keeps_state(model: keras.Model, function: Callable) -> Callable:
-    """Returns `function(state, iterator)` of Keras that leaves the model its weights if it fails.
+def keeps_state(model: keras.Model, step: Callable) -> Callable:
+    """Returns `step(state, data)` that leaves the model its weights if training fails.
 
-    Keras takes the weights out of the variables, and the compiled step overwrites them. A Ctrl-C
+    Keras takes the weights out of the variables, and a compiled step overwrites them. A Ctrl-C
     between the step and the line of `fit` that keeps its result would lose them: it waits for the
     end of the step.
     """
 
-    def call(state, iterator):
+    def call(state, data):
         with _later_interrupt():
-            _keep(model, state)  # for an error of the data or the compiler
-            outputs, state = function(state, iterator)
+            outputs, state = step(state, data)
             _keep(model, state)
         return outputs, state
 
