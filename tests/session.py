@@ -38,13 +38,13 @@ def equal_files_are_one_model():
 
     load_file, freeze = load.load_model, load.freeze
 
-    def load_model(path):
+    def load_model(path, compile):
         if not pathlib.Path(path).is_file():
             return load_file(path)
-        digest = hashlib.sha256(pathlib.Path(path).read_bytes()).digest()
-        if digest not in LOADED:
-            LOADED[digest] = load_file(path)
-        return LOADED[digest]
+        key = hashlib.sha256(pathlib.Path(path).read_bytes()).digest(), compile
+        if key not in LOADED:
+            LOADED[key] = load_file(path, compile=compile)
+        return LOADED[key]
 
     def freeze_once(model, dtype, is_shared):
         if (model, dtype) not in FROZEN:

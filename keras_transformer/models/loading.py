@@ -11,11 +11,13 @@ from keras_transformer.types import Path
 HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes of such a file
 
 
-def load_model(path: Path) -> keras.Model:
+def load_model(path: Path, compile: bool = True) -> keras.Model:
     """Loads a model that `model.save(path)` wrote, with its optimizer if it was compiled.
 
     Args:
         path: the `.keras` file.
+        compile: `False` leaves out the optimizer, whose state is twice the weights. Defaults to
+            `True`.
 
     Returns:
         `Transformer`, or another Keras model that uses classes of this package.
@@ -38,4 +40,4 @@ def load_model(path: Path) -> keras.Model:
             damage = str(error)
     if damage is not None:
         raise ValueError(f"{path} must be a complete `.keras` file. Damaged: {damage}")
-    return keras.saving.load_model(path)
+    return keras.saving.load_model(path, compile=compile)

@@ -52,14 +52,15 @@ def load_run(
     runs = [RunFolder.existing(path) for path in paths]
     tokenizers = [_tokenizers(run) for run in runs]
     _require_one_vocabulary(paths, tokenizers)
-    models = [load_model(model or run.model_file) for run in runs]
+    is_frozen = frozen or dtype is not None
+    models = [load_model(model or run.model_file, compile=not is_frozen) for run in runs]
     loaded: Any = models[0] if len(models) == 1 else Ensemble(models)
     recipe = runs[0].recipe()
     settings = recipe.search | settings
     if settings.get("max_source_tokens") is None:
         lengths = recipe.data.max_length, loaded.config.max_sequence_length
         settings["max_source_tokens"] = min(filter(None, lengths))
-    if frozen or dtype is not None:
+    if is_frozen:
         loaded = freeze(loaded, dtype, is_shared=False)  # nobody else has the models
     return Translator(loaded, *tokenizers[0], **settings)
 
@@ -105,7 +106,7 @@ def take_weights(model, run_folder):
     Raises:
         ValueError: if the models differ otherwise; the message names the fields.
     """
-    other = load_model(RunFolder.existing(run_folder).model_file)
+    other = load_model(RunFolder.existing(run_folder).model_file, compile=False)
     mine, theirs = model.config.to_dict(), other.config.to_dict()
     fewer = [n for n in ("num_encoder_layers", "num_decoder_layers") if mine[n] < theirs[n]]
     unlike = [n for n in mine if "dropout" not in n and n not in fewer and mine[n] != theirs[n]]

@@ -56,7 +56,7 @@ def test_command_overrides_only_what_the_user_gives(run, monkeypatch, command):
         raise ValueError(f"made with {sorted(settings.items())}")
 
     model = SimpleNamespace(config=SimpleNamespace(max_sequence_length=None))
-    monkeypatch.setattr(load, "load_model", lambda path: model)
+    monkeypatch.setattr(load, "load_model", lambda path, compile: model)
     monkeypatch.setattr(load, "freeze", lambda model, *options, **others: model)
     monkeypatch.setattr(load, "Translator", make)
     for words, given in (

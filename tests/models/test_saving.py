@@ -127,6 +127,7 @@ def test_loaded_model_has_config_optimizer_and_decoding(saved):
     assert type(loaded) is Transformer
     assert loaded.config == model.config
     assert int(loaded.optimizer.iterations) == 1
+    assert not keras_transformer.load_model(folder / "model.keras", compile=False).compiled
     for ours, theirs in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
         np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
     assert_close(
