@@ -23,7 +23,7 @@ from keras_transformer.runs import build
 from keras_transformer.runs.devices import run_devices
 from keras_transformer.runs.recipe import Recipe
 
-NUMBERS = 4, 8, 12, 16, None
+NUMBERS = 4, 8, 12, 16, 32, None
 
 
 def main():
