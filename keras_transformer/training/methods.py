@@ -17,7 +17,7 @@ from keras_transformer.processor import say_if_emulated
 from keras_transformer.training import objective
 from keras_transformer.training.callbacks import ClosedCallback, DatasetEpoch, check_callbacks
 from keras_transformer.training.metrics import TokenMean
-from keras_transformer.training.optimizers import check_epsilon, without_loss_scaling
+from keras_transformer.training.optimizers import check_precision, without_loss_scaling
 
 if TYPE_CHECKING:
     from keras import Model
@@ -82,7 +82,7 @@ def checked(name: str) -> Any:
             _warn_if_padding_counts(self, arguments)
             say_if_emulated(self.compute_dtype, warnings.warn)
             if name in ("fit", "train_on_batch"):
-                check_epsilon(self)
+                check_precision(self)
         with contextlib.ExitStack() as stack:
             if name == "fit" and self.compiled:
                 for callback in _prepared_callbacks(self, arguments):

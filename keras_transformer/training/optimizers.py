@@ -249,17 +249,24 @@ def build_optimizer(model: keras.Model) -> None:
             optimizer.build(model.trainable_variables)
 
 
-def check_epsilon(model: keras.Model) -> None:
-    """Raises a `ValueError` if the optimizer would divide by 0 in the dtype of the weights."""
-    epsilon = getattr(without_loss_scaling(model.optimizer), "epsilon", None)
-    if not isinstance(epsilon, float):
-        return
+def check_precision(model: keras.Model) -> None:
+    """Raises a `ValueError` if updates would be NaN or 0 in the dtype of a weight."""
+    optimizer = without_loss_scaling(model.optimizer)
+    epsilon = getattr(optimizer, "epsilon", None)
     dtypes = {variable.dtype for variable in model.trainable_variables}
-    if "float16" in dtypes and np.float16(epsilon) == 0:
+    if isinstance(epsilon, float) and "float16" in dtypes and np.float16(epsilon) == 0:
         raise ValueError(
             "The optimizer's `epsilon` must not be 0 in float16, the dtype of the weights, because "
             f"updates would be NaN. Received: epsilon={epsilon}. Train with "
             '`dtype="mixed_float16"`, whose weights are float32.'
+        )
+    # Adam multiplies the learning rate by (1 - beta_2^step)^0.5, in the dtype of the weight.
+    is_adam, half = isinstance(optimizer, keras.optimizers.Adam), "bfloat16" in dtypes
+    if is_adam and half and float(ops.cast(optimizer.beta_2, "bfloat16")) == 1:
+        raise ValueError(
+            "The optimizer's `beta_2` must not be 1 in bfloat16, the dtype of weights, because "
+            f"they would never change. Received: beta_2={optimizer.beta_2}. Train with "
+            '`dtype="mixed_bfloat16"`, whose weights are float32, or choose at most 0.99.'
         )
 
 

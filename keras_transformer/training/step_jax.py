@@ -147,11 +147,15 @@ def take_state(model: keras.Model, take: Callable, parts: dict[str, bool]) -> tu
 
 
 def _flat(model, state):
-    """Adam's first moments become one vector, and so do the second ones."""
+    """Adam's first moments become one vector if they have one dtype, and so do the second ones."""
     optimizer = without_loss_scaling(model.optimizer)
     moments = optimizer.moments if isinstance(optimizer, Adam) else ()
     position_of = {id(variable): at for at, variable in enumerate(model.optimizer.variables)}
-    positions = [[position_of[id(variable)] for variable in part] for part in moments]
+    positions = [
+        [position_of[id(variable)] for variable in part]
+        for part in moments
+        if len({variable.dtype for variable in part}) == 1
+    ]
     groups = (), (), positions, ()
     return tuple(
         FlatValues.of(values, layout_of(values, joined))

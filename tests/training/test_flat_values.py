@@ -16,6 +16,7 @@ from tests.training.small_models import (
     TOKENS,
     WEIGHTS,
     Tagger,
+    V,
     compiled,
     transformer,
 )
@@ -42,7 +43,7 @@ class KerasTransformer(KeepsLists, Transformer):
 def trained(kind, adam, policy="float32", **arguments):
     """Returns losses, gradient norms, weights, and the optimizer's variables, after 40 updates."""
     keras.utils.set_random_seed(1)
-    optimizer = adam(0.01, name="adam", **arguments)
+    optimizer = adam(0.01, beta_2=0.98, name="adam", **arguments)
     if optimizer.weight_decay:
         optimizer.exclude_from_weight_decay(var_names=["bias"])
     before = keras.config.dtype_policy()
@@ -73,6 +74,23 @@ def test_updates_are_those_of_keras(arguments):
     theirs = trained(KerasTagger, keras.optimizers.Adam, **arguments)
     assert ours[2].keys() == theirs[2].keys()
     keras.tree.map_structure(lambda a, b: assert_close(a, b, 1e-6), ours, theirs)
+
+
+def test_weights_of_two_dtypes_keep_them():
+    states = []
+    for kind, adam in ((Tagger, Adam), (KerasTagger, keras.optimizers.Adam)):
+        keras.utils.set_random_seed(1)
+        tokens = keras.Input((None,), dtype="int32")
+        hidden = keras.layers.Embedding(V, 6, dtype="bfloat16")(tokens)
+        model = kind(tokens, keras.layers.Dense(V)(hidden))
+        model.compile(adam(0.01, beta_2=0.98), loss=SmoothedCrossEntropy(ignore_class=0))
+        model.fit(TOKENS, LABELS, 4, epochs=2, shuffle=False, verbose=0)
+        variables = model.weights + model.optimizer.variables
+        assert {"float32", "bfloat16"} < {variable.dtype for variable in variables}
+        states.append([(variable.dtype, to_numpy(variable)) for variable in variables])
+    for (dtype, ours), (dtype_of_keras, theirs) in zip(*states, strict=True):
+        assert dtype == dtype_of_keras
+        assert_close(ours, theirs, 1e-6)
 
 
 def kernels_of(kind, adam):
