@@ -59,12 +59,17 @@ class FlatValues:
         """Returns other values in the same layout."""
         return self.of(values, self._layout)
 
+    def is_lost(self) -> bool:
+        """Whether a program has overwritten the arrays, and then failed."""
+        return any(array.is_deleted() for array in self._arrays)
+
     def __iter__(self) -> Iterator[Any]:
-        arrays, self._arrays = self._arrays, []
+        arrays, self._arrays = self._arrays[::-1], []
         values: dict[int, Any] = {}
-        for group, array in zip(self._layout, arrays, strict=True):
+        for group in self._layout:
             positions, shapes = zip(*group, strict=True)
-            parts = (array,) if len(group) == 1 else _split(array, shapes)
+            # Each vector is freed before the next one is split.
+            parts = (arrays.pop(),) if len(group) == 1 else _split(arrays.pop(), shapes)
             values.update(zip(positions, parts, strict=True))
         return iter([values[position] for position in range(len(values))])
 

@@ -213,6 +213,7 @@ class TrainingStep(Model):
 
     def predict_on_batch(self, x: Any) -> Any:
         """Returns the outputs for a batch; see `keras.Model.predict_on_batch`."""
+        fetch_weights(self)
         if objective.num_replicas(self) == 1:
             return super().predict_on_batch(x)
         # Keras runs the whole batch on every replica and returns every copy, so use `predict`.
@@ -248,6 +249,10 @@ class TrainingStep(Model):
 
     def _get_jax_state(self, **parts):
         return step.take_state(self, super()._get_jax_state, parts)
+
+    def jax_state_sync(self) -> None:
+        """On JAX, copies the state of the running update to the variables."""
+        step.give_back(self, super().jax_state_sync)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Builds optimizer and metrics, on TensorFlow under a strategy."""

@@ -72,9 +72,11 @@ class Adam(keras.optimizers.Adam):
     def _backend_update_step(
         self, grads: Any, trainable_variables: Any, learning_rate: Any
     ) -> None:
-        is_on_one_device = keras.distribution.distribution() is None
-        is_flat = keras.config.backend() == "jax" and is_on_one_device and not self.amsgrad
-        if is_flat and len({variable.dtype for variable in trainable_variables}) == 1:
+        is_distributed = keras.distribution.distribution() is not None
+        is_jax = keras.config.backend() == "jax" and not is_distributed
+        is_own = type(self).update_step is Adam.update_step and not self.amsgrad
+        dtypes = {variable.dtype for variable in trainable_variables}
+        if is_jax and is_own and len(dtypes) == 1:
             self._update_vectors(grads, trainable_variables, learning_rate)
         else:
             super()._backend_update_step(grads, trainable_variables, learning_rate)
@@ -265,7 +267,7 @@ def check_precision(model: keras.Model) -> None:
     if is_adam and half and float(ops.cast(optimizer.beta_2, "bfloat16")) == 1:
         raise ValueError(
             "The optimizer's `beta_2` must not be 1 in bfloat16, the dtype of weights, because "
-            f"they would never change. Received: beta_2={optimizer.beta_2}. Train with "
+            f"Adam would not change them. Received: beta_2={optimizer.beta_2}. Train with "
             '`dtype="mixed_bfloat16"`, whose weights are float32, or choose at most 0.99.'
         )
 

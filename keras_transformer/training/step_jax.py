@@ -126,8 +126,8 @@ def _fold(add, sums, rows, number):
 def take_state(model: keras.Model, take: Callable, parts: dict[str, bool]) -> tuple[Any, ...]:
     """Returns the state that Keras takes from the variables before the first step.
 
-    That of a train step is `FlatValues` instead of lists, unless there are several devices, whose
-    layouts are those of Keras's lists, or the step is that of a subclass, or is not compiled.
+    That of `fit` is `FlatValues` instead of lists, unless there are several devices, whose layouts
+    are those of Keras's lists, or the step is that of a subclass, or is not compiled.
 
     Args:
         model: a model.
@@ -136,14 +136,29 @@ def take_state(model: keras.Model, take: Callable, parts: dict[str, bool]) -> tu
     """
     with _later_interrupt():
         state = take(**parts)
+        if not parts.get("purge_model_variables"):  # they keep their values
+            return state
+        _keep(model, state)
         is_compiled = model.jit_compile and not model.run_eagerly
         is_ours = is_compiled and type(model).train_step is train_step
-        is_on_one_device = keras.distribution.distribution() is None
-        if parts.get("optimizer_variables") and is_ours and is_on_one_device:
+        is_distributed = keras.distribution.distribution() is not None
+        if parts.get("optimizer_variables") and is_ours and not is_distributed:
             state = _flat(model, state)
-        if parts.get("purge_model_variables"):
             _keep(model, state)
     return state
+
+
+def give_back(model: keras.Model, sync: Callable) -> None:
+    """Gives the variables the values of the last step, by `sync`, Keras's `jax_state_sync`.
+
+    Values that a failed program has overwritten are left out: the error is the program's.
+    """
+    with _later_interrupt():
+        parts = (getattr(model, "_jax_state", None) or {}).values()
+        if not any(isinstance(part, FlatValues) and part.is_lost() for part in parts):
+            sync()
+        if model._jax_state_synced:
+            object.__setattr__(model, "_jax_state", None)  # `FlatValues` have handed theirs over
 
 
 def _flat(model, state):
@@ -151,11 +166,11 @@ def _flat(model, state):
     optimizer = without_loss_scaling(model.optimizer)
     moments = optimizer.moments if isinstance(optimizer, Adam) else ()
     position_of = {id(variable): at for at, variable in enumerate(model.optimizer.variables)}
-    positions = [
-        [position_of[id(variable)] for variable in part]
-        for part in moments
-        if len({variable.dtype for variable in part}) == 1
-    ]
+    positions = []
+    for part in moments:
+        variables = [variable for variable in part if variable is not None]  # of 8 bits: none
+        if len({variable.dtype for variable in variables}) == 1:
+            positions.append([position_of[id(variable)] for variable in variables])
     groups = (), (), positions, ()
     return tuple(
         FlatValues.of(values, layout_of(values, joined))
@@ -194,24 +209,31 @@ def _keep(model, state):
 
 @contextlib.contextmanager
 def _later_interrupt():
-    """Handles a Ctrl-C at the end of the block, a second one at once."""
+    """Handles a Ctrl-C at the end of the block, both at once if there is a second one."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
     received = []
 
-    def remember(number, frame):
-        signal.signal(number, handler)
+    def wait(number, frame):
         received.append(frame)
+        if len(received) > 1:
+            deliver()
 
-    signal.signal(signal.SIGINT, remember)
+    def deliver():
+        if signal.getsignal(signal.SIGINT) is wait:  # no other handler was set in the block
+            signal.signal(signal.SIGINT, handler)
+        frames = received.copy()
+        received.clear()
+        for frame in frames:
+            handler(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGINT, wait)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-        if received:
-            handler(signal.SIGINT, received[0])
+        deliver()
 
 
 # === Rows of devices ===

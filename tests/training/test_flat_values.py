@@ -76,6 +76,18 @@ def test_updates_are_those_of_keras(arguments):
     keras.tree.map_structure(lambda a, b: assert_close(a, b, 1e-6), ours, theirs)
 
 
+def test_update_of_a_subclass_is_used():
+    class Halving(Adam):
+        def update_step(self, gradient, variable, learning_rate):
+            variable.assign(variable / 2)
+
+    model = compiled(Tagger, Halving())
+    before = to_numpy(model.trainable_variables)
+    model.train_on_batch(TOKENS, LABELS)
+    for halved, weight in zip(to_numpy(model.trainable_variables), before, strict=True):
+        np.testing.assert_array_equal(halved, weight / 2)
+
+
 def test_weights_of_two_dtypes_keep_them():
     states = []
     for kind, adam in ((Tagger, Adam), (KerasTagger, keras.optimizers.Adam)):
@@ -101,7 +113,7 @@ def kernels_of(kind, adam):
     model._symbolic_build(data_batch=batch)
     model.optimizer.build(model.trainable_variables)
     parts = "trainable_variables", "non_trainable_variables"
-    parts += "optimizer_variables", "metrics_variables"
+    parts += "optimizer_variables", "metrics_variables", "purge_model_variables"
     state = model._get_jax_state(**dict.fromkeys(parts, True))
     program = jax.jit(model.train_step).lower(state, batch).compile()
     entry = program.as_text().split("\nENTRY ")[1]

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import SmoothedCrossEntropy
+from keras_transformer import Adam, SmoothedCrossEntropy
 from tests.builders import to_numpy
 from tests.training.small_models import LABELS, TOKENS, WEIGHTS, Tagger, V
 
@@ -47,7 +47,7 @@ def tagger(bell, steps_per_execution=1):
     hidden = Rings(bell)(keras.layers.Embedding(V, 6)(tokens))
     model = Tagger(tokens, keras.layers.Dense(V)(hidden))
     loss = SmoothedCrossEntropy(ignore_class=0)
-    model.compile("adam", loss, steps_per_execution=steps_per_execution)
+    model.compile(Adam(name="adam"), loss, steps_per_execution=steps_per_execution)
     return model
 
 
@@ -55,6 +55,10 @@ def batches(bell):
     while True:
         bell.ring()
         yield TOKENS, LABELS, WEIGHTS
+
+
+def state_of(model):
+    return to_numpy(model.weights), to_numpy(model.optimizer.variables)
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
@@ -72,18 +76,29 @@ def test_interrupted_model_has_the_weights_of_its_last_update(place, steps_per_e
         with pytest.raises(KeyboardInterrupt):
             method(batches(bells["data"]), callbacks=[callback], verbose=0, **arguments)
         bell.rings = -np.inf
-        return to_numpy(model.weights)
+        return state_of(model)
 
-    weights = interrupted(model.fit, steps_per_epoch=20, shuffle=False)
+    state = interrupted(model.fit, steps_per_epoch=20, shuffle=False)
     updates = int(model.optimizer.iterations)
     assert 0 < updates < 20
     twin = tagger(Bell())
     twin.fit(batches(Bell()), steps_per_epoch=updates, shuffle=False, verbose=0)
     for again in (
-        weights,
+        state,
         interrupted(model.evaluate, steps=20),
         interrupted(model.predict, steps=20),
     ):
-        keras.tree.map_structure(np.testing.assert_array_equal, again, to_numpy(twin.weights))
+        keras.tree.map_structure(np.testing.assert_array_equal, again, state_of(twin))
     model.fit(batches(Bell()), steps_per_epoch=2, shuffle=False, verbose=0)
     assert int(model.optimizer.iterations) == updates + 2
+
+
+@pytest.mark.parametrize("method", ["train_on_batch", "test_on_batch"])
+def test_error_of_a_batch_leaves_the_weights_of_the_batch_before(method):
+    model = tagger(Bell())
+    model.train_on_batch(TOKENS, LABELS)
+    before = state_of(model)
+    with pytest.raises(ValueError):
+        getattr(model, method)(TOKENS, LABELS[:3])
+    keras.tree.map_structure(np.testing.assert_array_equal, state_of(model), before)
+    model.train_on_batch(TOKENS, LABELS)
