@@ -36,11 +36,7 @@ def layout_of(values: Sequence[Any], groups: Iterable[Sequence[int]] = ()) -> La
 
 @jax.tree_util.register_pytree_node_class
 class FlatValues:
-    """The values of some variables, as few arrays.
-
-    Iterating yields the values, and hands them over: it can be done once. So the memory of the
-    vectors is free as soon as the variables have their values.
-    """
+    """The values of some variables, as few arrays. Iterating yields the values."""
 
     def __init__(self, arrays: list[Any], layout: Layout) -> None:
         self._arrays = arrays
@@ -63,13 +59,15 @@ class FlatValues:
         """Whether a program has overwritten the arrays, and then failed."""
         return any(array.is_deleted() for array in self._arrays)
 
+    def release(self) -> None:
+        """Frees the memory, after the variables were given the values."""
+        self._arrays = []
+
     def __iter__(self) -> Iterator[Any]:
-        arrays, self._arrays = self._arrays[::-1], []
         values: dict[int, Any] = {}
-        for group in self._layout:
+        for group, array in zip(self._layout, self._arrays, strict=True):
             positions, shapes = zip(*group, strict=True)
-            # Each vector is freed before the next one is split.
-            parts = (arrays.pop(),) if len(group) == 1 else _split(arrays.pop(), shapes)
+            parts = (array,) if len(group) == 1 else _split(array, shapes)
             values.update(zip(positions, parts, strict=True))
         return iter([values[position] for position in range(len(values))])
 

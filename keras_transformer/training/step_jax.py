@@ -155,10 +155,13 @@ def give_back(model: keras.Model, sync: Callable) -> None:
     """
     with _later_interrupt():
         parts = (getattr(model, "_jax_state", None) or {}).values()
-        if not any(isinstance(part, FlatValues) and part.is_lost() for part in parts):
+        flat = [part for part in parts if isinstance(part, FlatValues)]
+        if not any(part.is_lost() for part in flat):
             sync()
         if model._jax_state_synced:
-            object.__setattr__(model, "_jax_state", None)  # `FlatValues` have handed theirs over
+            for part in flat:  # `fit` holds them until the end of its next update
+                part.release()
+            object.__setattr__(model, "_jax_state", None)
 
 
 def _flat(model, state):
