@@ -46,7 +46,7 @@ class FlatValues:
     def of(cls, values: Sequence[Any], layout: Layout) -> "FlatValues":
         """Returns values in a layout of `layout_of`."""
         arrays = [
-            values[group[0][0]] if len(group) == 1 else _join([values[at] for at, _ in group])
+            values[group[0][0]] if len(group) == 1 else join([values[at] for at, _ in group])
             for group in layout
         ]
         return cls(arrays, layout)
@@ -67,7 +67,7 @@ class FlatValues:
         values: dict[int, Any] = {}
         for group, array in zip(self._layout, self._arrays, strict=True):
             positions, shapes = zip(*group, strict=True)
-            parts = (array,) if len(group) == 1 else _split(array, shapes)
+            parts = (array,) if len(group) == 1 else split(array, shapes)
             values.update(zip(positions, parts, strict=True))
         return iter([values[position] for position in range(len(values))])
 
@@ -81,11 +81,13 @@ class FlatValues:
 
 # Inlined, so that a program that splits a vector and joins the parts again uses the vector itself.
 @functools.partial(jax.jit, inline=True)
-def _join(arrays):
+def join(arrays: Sequence[Any]) -> Any:
+    """Returns one vector of the arrays."""
     return jnp.concatenate([jnp.ravel(array) for array in arrays])
 
 
 @functools.partial(jax.jit, static_argnums=1, inline=True)
-def _split(vector, shapes):
+def split(vector: Any, shapes: tuple[Shape, ...]) -> list[Any]:
+    """Returns the arrays of these shapes that were joined."""
     parts = jax.lax.split(vector, [math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]

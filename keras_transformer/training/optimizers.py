@@ -3,7 +3,6 @@
 Paper, section 5.3.
 """
 
-import itertools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +17,8 @@ from keras_transformer.types import Tensor
 
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
+elif keras.config.backend() == "jax":
+    from keras_transformer.training.flat_values import join, split
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -92,17 +93,19 @@ class Adam(keras.optimizers.Adam):
         rate = rate * ops.sqrt(1 - beta_2_power) / (1 - beta_1_power)
         indices = [self._get_variable_index(variable) for variable in variables]
         first, second = ([part[index] for index in indices] for part in self.moments)
-        gradient, m, v = map(_to_vector, (gradients, first, second))
+        moments = ([variable.value for variable in part] for part in (first, second))
+        gradient, m, v = map(join, (gradients, *moments))
         gradient = ops.cast(gradient, dtype)
         m += (gradient - m) * (1 - self.beta_1)
         v += (ops.square(gradient) - v) * (1 - self.beta_2)
         change = m * rate / (ops.sqrt(v) + self.epsilon)
+        shapes = tuple(variable.shape for variable in variables)
         for assign, vector, parts in (
             (self.assign, m, first),
             (self.assign, v, second),
             (self.assign_sub, change, variables),
         ):
-            for variable, value in zip(parts, _split(vector, parts), strict=True):
+            for variable, value in zip(parts, split(vector, shapes), strict=True):
                 assign(variable, value)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -126,19 +129,6 @@ class Adam(keras.optimizers.Adam):
             epsilon=tf.cast(self.epsilon, dtype),
             grad=tf.cast(gradient, dtype),
         )
-
-
-def _to_vector(tensors):
-    return ops.concatenate([ops.reshape(tensor, (-1,)) for tensor in tensors])
-
-
-def _split(vector, variables):
-    """Splits a vector into tensors of the shapes of the variables."""
-    ends = itertools.accumulate(math.prod(variable.shape) for variable in variables[:-1])
-    parts = ops.split(vector, list(ends)) if len(variables) > 1 else [vector]
-    return [
-        ops.reshape(part, variable.shape) for part, variable in zip(parts, variables, strict=True)
-    ]
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -22,7 +22,7 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 
 from keras_transformer.program_cache import keep_programs
 from keras_transformer.training import objective
-from keras_transformer.training.flat_values import FlatValues, layout_of
+from keras_transformer.training.flat_values import FlatValues, join, layout_of
 from keras_transformer.training.optimizers import Adam, without_loss_scaling
 
 keep_programs()  # before anything is compiled
@@ -55,7 +55,7 @@ def train_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any
         gradients, loss, values = _fold(add_micro_batch, sums, rows, model.accumulation_steps)
     with _scope(model, trainable, values, of_optimizer) as scope:
         # With float16, the gradients are still multiplied by the loss scale here.
-        vector = jnp.concatenate([jnp.float32(jnp.ravel(part)) for part in gradients])
+        vector = join([jnp.float32(part) for part in gradients])
         norm = jnp.sqrt(jnp.sum(jnp.square(vector))) / model.optimizer.scale_loss(1.0)
         model._loss_tracker.update_state(loss, sample_weight=divisors[0])
         logs = model.get_metrics_result() | {"gradient_norm": norm}

@@ -27,7 +27,7 @@ LONG = pytest.mark.long
 
 
 class KeepsLists:
-    """A step of one's own, to which the state stays Keras's lists."""
+    """Overrides the step: the state stays in the lists of Keras."""
 
     def train_step(self, state, data):
         return super().train_step(state, data)
