@@ -322,6 +322,9 @@ class Trainer:
         return [evaluator, *callbacks]
 
     def _fit(self, model, stream, validation, callbacks):
+        if keras.config.backend() == "jax" and stream.report.shapes:
+            number = len(stream.report.shapes)
+            self.print_fn(f"JAX compiles the update at the first batch of each of {number} shapes.")
         model.fit(
             stream.dataset(counts_epochs=False),  # the keeper sets the epoch
             epochs=self.recipe.training.epochs,

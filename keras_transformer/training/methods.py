@@ -21,6 +21,8 @@ from keras_transformer.training.optimizers import check_precision, without_loss_
 
 if TYPE_CHECKING:
     from keras import Model
+elif keras.config.backend() == "jax":
+    from keras_transformer.training.state_jax import KeptState as Model
 else:
     Model = object  # `super()` finds the methods in `keras.Model`, which follows in the MRO
 
@@ -243,16 +245,7 @@ class TrainingStep(Model):
     def _make_function(self, step_function, *args, **kwargs):
         if objective.num_replicas(self) > 1:
             return step.make_function(self, step_function)
-        if keras.config.backend() == "jax":
-            step_function = step.keeps_state(self, step_function)
         return super()._make_function(step_function, *args, **kwargs)
-
-    def _get_jax_state(self, **parts):
-        return step.take_state(self, super()._get_jax_state, parts)
-
-    def jax_state_sync(self) -> None:
-        """On JAX, copies the state of the running update to the variables."""
-        step.give_back(self, super().jax_state_sync)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Builds optimizer and metrics, on TensorFlow under a strategy."""

@@ -4,13 +4,10 @@ One program sees the whole batch, also under `keras.distribution.DataParallel`: 
 is a sum over all devices.
 """
 
-import contextlib
 import copy
 import functools
 import itertools
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +19,7 @@ from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDat
 
 from keras_transformer.program_cache import keep_programs
 from keras_transformer.training import objective
-from keras_transformer.training.flat_values import FlatValues, join, layout_of
-from keras_transformer.training.optimizers import Adam, without_loss_scaling
+from keras_transformer.training.flat_values import FlatValues, join
 
 keep_programs()  # before anything is compiled
 
@@ -118,125 +114,6 @@ def _fold(add, sums, rows, number):
     if num_rows > size * number:
         sums = add(sums, jax.tree.map(lambda tensor: tensor[size * number :], rows))
     return sums
-
-
-# === The state between two updates ===
-
-
-def take_state(model: keras.Model, take: Callable, parts: dict[str, bool]) -> tuple[Any, ...]:
-    """Returns the state that Keras takes from the variables before the first step.
-
-    That of `fit` is `FlatValues` instead of lists, unless there are several devices, whose layouts
-    are those of Keras's lists, or the step is that of a subclass, or is not compiled.
-
-    Args:
-        model: a model.
-        take: Keras's method.
-        parts: its arguments.
-    """
-    with _later_interrupt():
-        state = take(**parts)
-        if not parts.get("purge_model_variables"):  # they keep their values
-            return state
-        _keep(model, state)
-        is_compiled = model.jit_compile and not model.run_eagerly
-        is_ours = is_compiled and type(model).train_step is train_step
-        is_distributed = keras.distribution.distribution() is not None
-        if parts.get("optimizer_variables") and is_ours and not is_distributed:
-            state = _flat(model, state)
-            _keep(model, state)
-    return state
-
-
-def give_back(model: keras.Model, sync: Callable) -> None:
-    """Gives the variables the values of the last step, by `sync`, Keras's `jax_state_sync`.
-
-    Values that a failed program has overwritten are left out: the error is the program's.
-    """
-    with _later_interrupt():
-        parts = (getattr(model, "_jax_state", None) or {}).values()
-        flat = [part for part in parts if isinstance(part, FlatValues)]
-        if not any(part.is_lost() for part in flat):
-            sync()
-        if model._jax_state_synced:
-            for part in flat:  # `fit` holds them until the end of its next update
-                part.release()
-            object.__setattr__(model, "_jax_state", None)
-
-
-def _flat(model, state):
-    """Adam's first moments become one vector if they have one dtype, and so do the second ones."""
-    optimizer = without_loss_scaling(model.optimizer)
-    moments = optimizer.moments if isinstance(optimizer, Adam) else ()
-    position_of = {id(variable): at for at, variable in enumerate(model.optimizer.variables)}
-    positions = []
-    for part in moments:
-        variables = [variable for variable in part if variable is not None]  # of 8 bits: none
-        if len({variable.dtype for variable in variables}) == 1:
-            positions.append([position_of[id(variable)] for variable in variables])
-    groups = (), (), positions, ()
-    return tuple(
-        FlatValues.of(values, layout_of(values, joined))
-        for values, joined in zip(state, groups, strict=True)
-    )
-
-
-def keeps_state(model: keras.Model, step: Callable) -> Callable:
-    """Returns `step(state, data)` that leaves the model its weights if training fails.
-
-    Keras takes the weights out of the variables, and a compiled step overwrites them. A Ctrl-C
-    between the step and the line of `fit` that keeps its result would lose them: it waits for the
-    end of the step.
-    """
-
-    def call(state, data):
-        with _later_interrupt():
-            outputs, state = step(state, data)
-            _keep(model, state)
-        return outputs, state
-
-    return call
-
-
-def _keep(model, state):
-    """Leaves the state of a train, test or predict step where `jax_state_sync` finds it."""
-    names = {
-        4: ("trainable", "non_trainable", "optimizer", "metrics"),
-        3: ("trainable", "non_trainable", "metrics"),
-        2: ("trainable", "non_trainable"),
-    }[len(state)]
-    parts = {f"{name}_variables": part for name, part in zip(names, state, strict=True)}
-    object.__setattr__(model, "_jax_state", parts)  # Keras would wrap each array, in each update
-    model._jax_state_synced = False
-
-
-@contextlib.contextmanager
-def _later_interrupt():
-    """Handles a Ctrl-C at the end of the block, both at once if there is a second one."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    received = []
-
-    def wait(number, frame):
-        received.append(frame)
-        if len(received) > 1:
-            deliver()
-
-    def deliver():
-        if signal.getsignal(signal.SIGINT) is wait:  # no other handler was set in the block
-            signal.signal(signal.SIGINT, handler)
-        frames = received.copy()
-        received.clear()
-        for frame in frames:
-            handler(signal.SIGINT, frame)
-
-    signal.signal(signal.SIGINT, wait)
-    try:
-        yield
-    finally:
-        deliver()
 
 
 # === Rows of devices ===
