@@ -12,11 +12,12 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "keras_transformer"
 # earlier rows, so no cycle is possible. Top-level files import only `types` and
 # `lazy_names`, as every file may; `__main__` also `cli`.
 FOLDERS = {
-    "layers": "",
+    "layers": "tensor_shape",
     "data": "atomic_file texts settings cores lock",
-    "training": "layers atomic_file evaluation present_weights processor program_cache",
-    "models": "layers training settings",
-    "decoding": "data atomic_file settings texts cores present_weights processor",
+    "training": "layers atomic_file evaluation present_weights processor program_cache "
+    "tensor_shape",
+    "models": "layers training settings tensor_shape",
+    "decoding": "data atomic_file settings texts cores present_weights processor tensor_shape",
     "export": "layers data decoding atomic_file present_weights",
     "runs": "layers data training models decoding settings atomic_file console evaluation "
     "texts lock processor",

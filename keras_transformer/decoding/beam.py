@@ -15,6 +15,7 @@ from keras_transformer.decoding.next_tokens import best_next_tokens, next_log_pr
 from keras_transformer.decoding.scores import IMPOSSIBLE
 from keras_transformer.decoding.search import Search, Sentences, StepFunction, Tokens
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Tensor
 
 
@@ -164,7 +165,7 @@ class BeamSearch(Search):
 
     def start(self, sentences, start_token_id):
         """Puts a hypothesis without tokens in slot 0: finished in empty sentences, else active."""
-        batch_size, is_empty = ops.shape(sentences.row)[0], sentences.done[:, None]
+        batch_size, is_empty = shape_of(sentences.row)[0], sentences.done[:, None]
         is_first_slot, is_best = ops.arange(self.beam_size) == 0, ops.arange(self.n_best) == 0
         token_ids, log_probs = self.no_tokens(batch_size, self.n_best)
         return BeamState(
@@ -249,7 +250,7 @@ class BeamSearch(Search):
         finished = state.finished
         ending = SearchResult(
             token_ids=history.token_ids,
-            lengths=ops.broadcast_to(ops.cast(length, "int32"), ops.shape(totals)),
+            lengths=ops.broadcast_to(ops.cast(length, "int32"), shape_of(totals)),
             scores=totals / self.penalty(state.sentences, length),
             log_probs=history.log_probs,
         )

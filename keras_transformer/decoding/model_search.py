@@ -17,6 +17,7 @@ from keras_transformer.decoding.loop import BACKEND, run_program
 from keras_transformer.decoding.scores import NOT_FINITE, penalties_up_to
 from keras_transformer.decoding.search import Search, StepOutput, trim
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Tensor
 
 _SHORTEST, _TARGET_STEP = 8, 16  # tokens
@@ -175,7 +176,7 @@ def make_model_search(
     cache = model.init_cache(encoder_token_ids, **fixed)
     if language_ids is None:
         return search, (cache, max_lengths, config.start_token_id)
-    none = ops.zeros((ops.shape(language_ids)[0], slots), "int32")
+    none = ops.zeros((shape_of(language_ids)[0], slots), "int32")
     _, cache = step(none + config.start_token_id, none, cache, -num_read)
     return search, (cache, max_lengths, language_ids)
 

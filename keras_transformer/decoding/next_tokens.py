@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_transformer.decoding.loop import first_k, pick, select
 from keras_transformer.decoding.scores import IMPOSSIBLE
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Tensor
 
 # Chunk sizes of the two-stage `top_k`, best first.
@@ -39,7 +40,7 @@ def top_k(values, k):
     if size % chunk:
         padding = [[0, 0], [0, 0], [0, -size % chunk]]
         values = ops.pad(values, padding, constant_values=IMPOSSIBLE)
-    shape = (*ops.shape(values)[:2], k)
+    shape = (*shape_of(values)[:2], k)
     chunks = ops.reshape(values, (-1, values.shape[-1] // chunk, chunk))  # (B * W, chunks, chunk)
     _, best = first_k(ops.max(chunks, axis=-1), k)
     if k > 1:

@@ -18,6 +18,7 @@ from keras import ops
 
 from keras_transformer.decoding.next_tokens import Processor
 from keras_transformer.decoding.scores import IMPOSSIBLE
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Tensor
 
 
@@ -151,7 +152,7 @@ def no_repeat_ngram_size(size: int) -> Processor:
 
     @_takes_room
     def process(log_probs, token_ids, index):
-        positions = ops.arange(ops.shape(token_ids)[2])
+        positions = ops.arange(shape_of(token_ids)[2])
         # Tokens whose `size - 1` predecessors are the last tokens: (B, W, T)
         follows = (positions >= size - 1) & (token_ids >= 0)
         for distance in range(1, size):
@@ -171,7 +172,7 @@ def _occurs_in(token_ids, log_probs, index):
     Returns:
         bool tensor `(B, W, V)`.
     """
-    batch, slots, length = ops.shape(token_ids)
+    batch, slots, length = shape_of(token_ids)
     token_ids = ops.where(ops.arange(length) < index, token_ids, -1)
     shape = (batch * slots, log_probs.shape[-1] + 1)
     # (B, W, T) -> (B * W, T, 2): row and token + 1, so that column 0 counts the -1.

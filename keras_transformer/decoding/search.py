@@ -16,6 +16,7 @@ from keras_transformer.decoding.next_tokens import Constraints
 from keras_transformer.decoding.processors import force_end, suppress_tokens
 from keras_transformer.decoding.scores import IMPOSSIBLE, PENALTY_BASES, penalties_up_to
 from keras_transformer.decoding.search_settings import SearchSettings
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Tensor
 
 
@@ -177,7 +178,7 @@ class Search:
         Args:
             cache, max_lengths, start_token_id, target_prefix: as in `beam_search`.
         """
-        batch_size = ops.shape(max_lengths)[0]
+        batch_size = shape_of(max_lengths)[0]
 
         def each(value, dtype):
             return ops.broadcast_to(ops.cast(value, dtype), (batch_size,))
@@ -219,7 +220,7 @@ class Search:
             is_last = index + 1 >= sentences.max_lengths
             is_constrained |= ops.any(is_last & ~sentences.done)
         if prefix.shape[1] != 0:
-            is_constrained |= index < ops.shape(prefix)[1]
+            is_constrained |= index < shape_of(prefix)[1]
         return is_constrained
 
     def constraints(self, state, index):
@@ -248,7 +249,7 @@ class Search:
     def _force(self, prefix, index, given, log_probs):
         """Within the prefix, allows only its next token, even if a processor forbade it."""
         prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=self.pad_token_id)
-        token = prefix[:, ops.minimum(index, ops.shape(prefix)[1] - 1)][:, None, None]
+        token = prefix[:, ops.minimum(index, shape_of(prefix)[1] - 1)][:, None, None]
         is_token = ops.arange(log_probs.shape[-1]) == token
         forced = ops.where(is_token, given, IMPOSSIBLE)
         return ops.where(token == self.pad_token_id, log_probs, forced)

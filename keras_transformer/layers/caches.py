@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Tensor
 
 
@@ -31,7 +32,7 @@ class GrowingCache(NamedTuple):
     @property
     def num_cached(self) -> int | Tensor:
         """Number of positions in use."""
-        return ops.shape(self.key)[2]
+        return shape_of(self.key)[2]
 
     def append(self, new: "GrowingCache") -> "GrowingCache":
         """Returns a cache that is longer by the new positions."""
@@ -69,7 +70,7 @@ class FixedCache(NamedTuple):
         """
         key = write_from(self.key, new.key, self.index)
         value = write_from(self.value, new.value, self.index)
-        return FixedCache(key, value, self.index + ops.shape(new.key)[2])
+        return FixedCache(key, value, self.index + shape_of(new.key)[2])
 
 
 class GrowingAncestors(NamedTuple):
@@ -106,18 +107,18 @@ class FixedAncestors(NamedTuple):
         """Returns those of hypotheses that extend others; see `GrowingAncestors`."""
         new = _new_positions(parents)
         mask = write_from(_inherited(self.mask, parents), new, self.index)
-        return FixedAncestors(mask, self.index + ops.shape(parents)[1])
+        return FixedAncestors(mask, self.index + shape_of(parents)[1])
 
 
 def _inherited(mask, parents):
     # Selects the parent's row by a matrix product: (B, W, W') @ (B, W', S) -> (B, W, S)
-    is_parent = ops.one_hot(parents, ops.shape(mask)[1])
+    is_parent = ops.one_hot(parents, shape_of(mask)[1])
     return ops.matmul(is_parent, ops.cast(mask, is_parent.dtype)) > 0
 
 
 def _new_positions(parents):
     """Returns which of the W new positions belong to each hypothesis: its own, `(B, W, W)`."""
-    batch_size, slots = ops.shape(parents)
+    batch_size, slots = shape_of(parents)
     return ops.broadcast_to(ops.eye(slots, dtype="bool"), (batch_size, slots, slots))
 
 

@@ -10,6 +10,7 @@ from keras import ops
 from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.parts import PartsInConfig
+from keras_transformer.tensor_shape import shape_of
 
 # Arguments of `keras.layers.Dense` that a layer hands on to all its dense layers.
 DENSE_OPTIONS = {
@@ -114,7 +115,7 @@ def redraw_lora(lora_a):
     lora_a.assign(keras.initializers.HeUniform()(lora_a.shape, lora_a.dtype))
 
 
-def project(dense, inputs, like=None):
+def project(dense, inputs, shape=None):
     """Applies a dense layer with all axes but the last flattened into one.
 
     If lengths are unknown, `keras.layers.Dense` runs a dozen small shape operations, which in a
@@ -123,24 +124,24 @@ def project(dense, inputs, like=None):
     Args:
         dense: `keras.layers.Dense`, built.
         inputs: float tensor `(B, T, D)`.
-        like: tensor `(B, T, ...)` to read the shape from. ONNX needs one that no reshape has made:
-            its converter merges reshapes in a row. Defaults to `inputs`.
+        shape: that of the result, if it is another one. ONNX needs one that was read from a tensor
+            that no reshape has made: its converter merges reshapes in a row.
 
     Returns:
-        float tensor `(B, T, units)`.
+        float tensor `(B, T, units)`, or of the given shape.
     """
-    if dense.activity_regularizer is not None:
-        return dense(inputs)  # Keras divides its loss by the first axis, which must be the batch
-    # (B, T, D) -> (B * T, D) -> (B, T, units)
-    outputs = dense(ops.reshape(inputs, (-1, inputs.shape[-1])))
-    outer = outer_shape(inputs if like is None else like)
-    return ops.reshape(outputs, (*outer, dense.units))
+    if dense.activity_regularizer is None:
+        # (B, T, D) -> (B * T, D) -> (B * T, units)
+        outputs = dense(ops.reshape(inputs, (-1, inputs.shape[-1])))
+    else:  # Keras divides its loss by the first axis, which must be the batch
+        outputs = dense(inputs)
+    return ops.reshape(outputs, shape or (*outer_shape(inputs), dense.units))
 
 
 def outer_shape(inputs):
     """All axes but the last, for a reshape; the first is -1 if the others are static."""
     static = inputs.shape[1:-1]
-    return (-1, *static) if all(static) else ops.shape(inputs)[:-1]
+    return (-1, *static) if all(static) else shape_of(inputs)[:-1]
 
 
 def _option(name, value):

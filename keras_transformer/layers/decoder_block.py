@@ -10,6 +10,7 @@ import keras
 from keras_transformer.layers.arguments import as_mask, require_axes
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.transformer_block import TransformerBlock
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Cache, Shape, Tensor
 
 
@@ -115,7 +116,7 @@ class DecoderBlock(TransformerBlock):
         """
         require_axes("BSD", encoder_output=encoder_output)
         return {
-            "self": self.self_attention.init_cache(keras.ops.shape(encoder_output)[0], length),
+            "self": self.self_attention.init_cache(shape_of(encoder_output)[0], length),
             "encoder": self.encoder_attention.make_cache(encoder_output),
         }
 

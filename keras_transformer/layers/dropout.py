@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Shape, Tensor
 
 if keras.config.backend() == "tensorflow":
@@ -72,7 +73,7 @@ class Dropout(keras.layers.Layer):
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         if not training or self.rate == 0:
             return inputs
-        kept = _random_mask(ops.shape(inputs), self.rate, self.seed_generator)
+        kept = _random_mask(shape_of(inputs), self.rate, self.seed_generator)
         return ops.where(kept, inputs * (1 / (1 - self.rate)), ops.zeros((), inputs.dtype))
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_transformer.layers.arguments import arguments_of, require_axes, require_positive
-from keras_transformer.layers.composite_layer import CompositeLayer, project
+from keras_transformer.layers.composite_layer import CompositeLayer, outer_shape, project
 from keras_transformer.types import Shape, Tensor
 
 
@@ -77,8 +77,10 @@ class FeedForward(CompositeLayer):
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         require_axes("BTD", inputs=inputs)
-        hidden = self.dropout_layer(project(self.intermediate, inputs), training=training)
-        return project(self.output_dense, hidden, like=inputs)
+        outer = outer_shape(inputs)
+        hidden = project(self.intermediate, inputs, (*outer, self.intermediate_dim))
+        hidden = self.dropout_layer(hidden, training=training)
+        return project(self.output_dense, hidden, (*outer, inputs.shape[-1]))
 
     def get_config(self) -> dict[str, Any]:
         activation = keras.activations.serialize(self.activation)

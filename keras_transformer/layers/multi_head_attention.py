@@ -19,6 +19,7 @@ from keras_transformer.layers.attention import (
 from keras_transformer.layers.caches import FixedCache, GrowingCache
 from keras_transformer.layers.composite_layer import CompositeLayer, outer_shape, project
 from keras_transformer.layers.relative_positions import relative_similarity
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Shape, Tensor
 
 
@@ -183,9 +184,9 @@ class MultiHeadAttention(CompositeLayer):
             start_index, slots = 0, 1
             if cache is not None and value is not None:
                 start_index = cache.num_cached
-                slots = 1 if use_causal_mask else ops.shape(query)[1]
+                slots = 1 if use_causal_mask else shape_of(query)[1]
             options["bias"] = relative_similarity(
-                heads, self.relative_dense, ops.shape(attended.key)[2], start_index, slots
+                heads, self.relative_dense, shape_of(attended.key)[2], start_index, slots
             )
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = self.attend(
@@ -196,7 +197,9 @@ class MultiHeadAttention(CompositeLayer):
             dropout=lambda scores: self.dropout_layer(scores, training=training),
             **options,
         )
-        outputs = project(self.output_dense, self._join_heads(outputs), like=query)
+        outer = outer_shape(query)
+        outputs = self._join_heads(outputs, outer)
+        outputs = project(self.output_dense, outputs, (*outer, self.output_dense.units))
         if cache is None:
             return (outputs, scores) if return_attention_scores else outputs
         return (outputs, scores, attended) if return_attention_scores else (outputs, attended)
@@ -275,7 +278,7 @@ class MultiHeadAttention(CompositeLayer):
         if is_step and not attended.has_room:
             return None  # the query has the last position
         start_index = 0 if cache is None else cache.num_cached
-        return causal_mask(ops.shape(query)[1], ops.shape(attended.key)[2], start_index)
+        return causal_mask(shape_of(query)[1], shape_of(attended.key)[2], start_index)
 
     def _mask(self, attention_mask, causal, value_mask, key_mask):
         """All masks, combined into one that broadcasts to `(B, N, T, S)`."""
@@ -290,21 +293,18 @@ class MultiHeadAttention(CompositeLayer):
         return None if mask is None else ops.expand_dims(mask, 1)
 
     def _split_heads(self, dense, inputs):
-        # (B, T, D) -> (B, T, N * K) -> (B, T, N, K) -> (B, N, T, K)
-        projected = project(dense, inputs)
-        dim = projected.shape[-1] // self.num_heads
-        if projected.shape[1] == 1:  # a decoding step: no axes to swap
-            return ops.reshape(projected, (-1, self.num_heads, 1, dim))
-        shape = (*outer_shape(inputs), self.num_heads, dim)
-        return ops.swapaxes(ops.reshape(projected, shape), 1, 2)
+        dim = dense.units // self.num_heads
+        if inputs.shape[1] == 1:  # a decoding step: no axes to swap
+            return project(dense, inputs, (-1, self.num_heads, 1, dim))
+        # (B, T, D) -> (B, T, N, K) -> (B, N, T, K)
+        heads = project(dense, inputs, (*outer_shape(inputs), self.num_heads, dim))
+        return ops.swapaxes(heads, 1, 2)
 
-    def _join_heads(self, outputs):
+    def _join_heads(self, outputs, outer):
         # (B, N, T, V) -> (B, T, N, V) -> (B, T, N * V)
-        dim = self.num_heads * self.value_dim
-        if outputs.shape[2] == 1:
-            return ops.reshape(outputs, (-1, 1, dim))
-        outputs = ops.swapaxes(outputs, 1, 2)
-        return ops.reshape(outputs, (*outer_shape(outputs)[:2], dim))
+        if outputs.shape[2] != 1:
+            outputs = ops.swapaxes(outputs, 1, 2)
+        return ops.reshape(outputs, (*outer, self.num_heads * self.value_dim))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **arguments_of(MultiHeadAttention, self)}

@@ -15,6 +15,7 @@ from keras_transformer.layers.arguments import arguments_of, require_axes, requi
 from keras_transformer.layers.composite_layer import redraw_lora
 from keras_transformer.layers.float_weight import LAST_ROWS
 from keras_transformer.layers.positional_encoding import Positions, default_initializer
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Shape, Tensor
 
 # The dtype represents every integer from 0 to this one exactly; it rounds some larger ones.
@@ -225,7 +226,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
 
     def _embed(self, inputs, start_index):
         token_ids = self._token_ids(inputs)
-        encoded = self._encode(ops.shape(inputs)[1], start_index)
+        encoded = self._encode(shape_of(inputs)[1], start_index)
         if self.quantization_mode is None:
             rows = ops.take(self.embeddings, token_ids, axis=0)
         else:
@@ -253,7 +254,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         logits = ops.cast(ops.matmul(flat, ops.transpose(matrix)), "float32")
         if self.quantization_mode is not None:
             logits = logits / self.embeddings_scale
-        return ops.reshape(logits, (*ops.shape(hidden)[:-1], self.vocabulary_size))
+        return ops.reshape(logits, (*shape_of(hidden)[:-1], self.vocabulary_size))
 
     def get_config(self) -> dict[str, Any]:
         config = {**arguments_of(PositionalEmbedding, self), **super().get_config()}

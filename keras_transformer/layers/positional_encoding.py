@@ -17,6 +17,7 @@ from keras_transformer.layers.arguments import (
     require_positive,
 )
 from keras_transformer.layers.parts import PartsInConfig
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Shape, Tensor
 
 
@@ -107,7 +108,7 @@ class Positions(PartsInConfig):
             float32 tensor `(T, D)`.
         """
         if self.positions == "none":
-            return ops.zeros((ops.shape(positions)[0], self.hidden_dim), "float32")
+            return ops.zeros((shape_of(positions)[0], self.hidden_dim), "float32")
         if self.positions != "learned":
             positions = ops.cast(positions, "float32") + self.first_position
             is_tensor2tensor = self.positions == "tensor2tensor"
@@ -202,7 +203,7 @@ class PositionalEncoding(Positions):
 
     def call(self, inputs: Tensor, start_index: int | Tensor = 0) -> Tensor:
         require_axes("BTD", inputs=inputs)
-        encoded = self._encode(ops.shape(inputs)[1], start_index)
+        encoded = self._encode(shape_of(inputs)[1], start_index)
         return ops.cast(ops.cast(inputs, "float32") + encoded, self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:

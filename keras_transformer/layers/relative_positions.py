@@ -8,6 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_transformer.layers.composite_layer import project
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Tensor
 
 
@@ -35,7 +36,7 @@ def relative_similarity(
         float tensor `(B, N, T, S)`. It needs memory for `(T, S, 2 M + 1)`.
     """
     largest = dense.units // 2
-    queries = (ops.arange(ops.shape(query)[2], dtype="int32") + start_index) // slots
+    queries = (ops.arange(shape_of(query)[2], dtype="int32") + start_index) // slots
     keys = ops.arange(key_length, dtype="int32") // slots
     distances = ops.clip(keys[None, :] - queries[:, None], -largest, largest)
     chosen = ops.one_hot(distances + largest, dense.units, dtype=query.dtype)

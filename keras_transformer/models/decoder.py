@@ -12,6 +12,7 @@ from keras_transformer.layers.arguments import as_mask
 from keras_transformer.layers.caches import FixedAncestors, GrowingAncestors
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.models.transformer_stack import TransformerStack
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Cache, Shape, Tensor
 
 
@@ -94,7 +95,7 @@ class TransformerDecoder(TransformerStack):
             axis of every tensor but an `index` is the batch.
         """
         encoder_padding_mask = as_mask("BS", encoder_padding_mask=encoder_padding_mask)
-        batch_size = ops.shape(encoder_output)[0]
+        batch_size = shape_of(encoder_output)[0]
         length = None if max_length is None else beam_size * max_length
         mask = ops.zeros((batch_size, beam_size, length or 0), dtype="bool")
         if length is None:
@@ -132,7 +133,7 @@ class TransformerDecoder(TransformerStack):
             ancestors = ancestors.extended(parents)
             # The hypotheses' tokens have the same position: (B, W) -> (B * W, 1) -> (B, W, D)
             x = self._embed(ops.reshape(token_ids, (-1, 1)), start_index)
-            x = ops.reshape(x, (*ops.shape(token_ids), self.config.hidden_dim))
+            x = ops.reshape(x, (*shape_of(token_ids), self.config.hidden_dim))
         all_scores, block_caches = [], []
         for index, block in enumerate(self.blocks):
             x, scores, *block_cache = block(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.training.losses import class_indices
 from keras_transformer.training.metrics import TokenScores
 from keras_transformer.types import Tensor
@@ -125,7 +126,7 @@ def linear_cross_entropy(
     chunks = _chunks(constant, label_rows, weights, passes=2 if r_drop else 1)
     gradients = Gradients(of_hidden=with_gradient, of_kernel=with_gradient and head.is_trained)
     values_of_tokens, grad_kernel = _values_of_chunks(
-        chunks, matrix, ops.shape(labels)[0], gradients, r_drop
+        chunks, matrix, shape_of(labels)[0], gradients, r_drop
     )
     log_sums, label_logits, best_rows, divergences, *grad_hidden = values_of_tokens
     # The loss is `logsumexp(logits) - target . logits`. `target . logits` is linear in `hidden` and
@@ -163,7 +164,7 @@ def _chunks(*tensors, passes):
     All chunks have one size, because oneDNN prepares its kernels for each size. The passes of a
     token stay together.
     """
-    count = ops.shape(tensors[0])[0]
+    count = shape_of(tensors[0])[0]
     number = count // CHUNK + 1
     size = count // number + 1
     size += size % passes
@@ -263,6 +264,6 @@ def _argmax(logits):
 
 def _pick(matrix, columns):
     """One element of each row."""
-    num_rows, num_columns = ops.shape(matrix)
+    num_rows, num_columns = shape_of(matrix)
     starts = num_columns * ops.arange(num_rows, dtype="int32")
     return ops.take(ops.reshape(matrix, (-1,)), starts + columns)

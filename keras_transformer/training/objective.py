@@ -13,6 +13,7 @@ from keras import ops
 # Arrays of JAX do not carry the mask as an attribute.
 from keras.src.backend.common.masking import get_keras_mask
 
+from keras_transformer.tensor_shape import shape_of
 from keras_transformer.training.linear_cross_entropy import OutputHead, linear_cross_entropy
 from keras_transformer.training.losses import (
     NO_LOSS,
@@ -78,7 +79,7 @@ def to_rows(batch: Any) -> Rows:
     check_shapes(batch)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     if sample_weight is None:
-        sample_weight = ops.ones(ops.shape(y))
+        sample_weight = ops.ones(shape_of(y))
     return Rows(*keras.tree.map_structure(ops.convert_to_tensor, (x, y, sample_weight)))
 
 
@@ -335,7 +336,7 @@ def _tokens_that_count(model, rows, hidden):
 def _num_real(rows):
     """float32 scalar: number of rows that are not padding."""
     if rows.is_real is None:
-        return ops.cast(ops.shape(rows.y)[0], "float32")
+        return ops.cast(shape_of(rows.y)[0], "float32")
     return ops.sum(ops.cast(rows.is_real, "float32"))
 
 
@@ -368,7 +369,7 @@ def _repeated(inputs, passes):
 
 def _passes_last(hidden, passes):
     """Joins the adjacent passes of a row: `(passes * B, T, D)` -> `(B, T, passes * D)`."""
-    _, length, width = ops.shape(hidden)
+    _, length, width = shape_of(hidden)
     hidden = ops.reshape(hidden, (-1, passes, length, width))
     return ops.reshape(ops.swapaxes(hidden, 1, 2), (-1, length, passes * width))
 
