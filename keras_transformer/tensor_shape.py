@@ -15,14 +15,15 @@ if keras.config.backend() == "tensorflow":
 
 
 def shape_of(tensor: Tensor) -> tuple[Any, ...]:
-    """As `keras.ops.shape`, by fewer operations: tracing and short steps take time for each.
+    """Like `keras.ops.shape`, but reads all unknown sizes by two operations of TensorFlow.
 
-    For each unknown size, Keras adds a slice and its three constants to the graph.
+    Keras adds four to the graph for each of them. Every operation takes time when a graph is
+    traced, and in a short decoding step.
 
     Returns:
         tuple of ints, and of int32 scalars for unknown sizes; in a functional model, of `None`.
     """
-    if keras.config.backend() != "tensorflow" or isinstance(tensor, keras.KerasTensor):
+    if keras.config.backend() != "tensorflow" or not tf.is_tensor(tensor):
         return ops.shape(tensor)
     static = tuple(tensor.shape)
     if None not in static:

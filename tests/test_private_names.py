@@ -113,9 +113,10 @@ def overridden_names():
     functional = type(keras.Model(tensor, tensor)).__mro__
     functional += (importlib.import_module("keras.src.backend.jax.trainer").JAXTrainer,)
     for cls in own_classes():
-        # Keras adds `Functional` to the bases of a model when the first one is made; and trainer
-        # and mixin of another backend take the place of TensorFlow's.
-        is_model = issubclass(cls, keras.Model) or cls.__module__.endswith("state_jax")
+        # Keras adds `Functional` to the bases of a model when the first one is made; and the
+        # trainer of another backend takes the place of TensorFlow's. `KeptState` is a base of
+        # models on JAX alone.
+        is_model = issubclass(cls, keras.Model) or cls.__name__ == "KeptState"
         bases = cls.__mro__ + (functional if is_model else ())
         own = [base for base in bases if base.__module__.startswith("keras_transformer")]
         foreign = set().union(*(private_names(base) for base in bases if base not in own))

@@ -78,6 +78,7 @@ def run_growing(search: Any, state: Any, compaction: bool) -> Any:
         `SearchResult`, not trimmed.
     """
     results = tf.nest.map_structure(tf.zeros_like, search.final(state))
+    shapes = tf.TensorShape([]), loop_shapes(state)  # of the index and the state
 
     def few_are_done(index, state):
         done = tf.math.count_nonzero(state.sentences.done, dtype=tf.int32)
@@ -87,7 +88,6 @@ def run_growing(search: Any, state: Any, compaction: bool) -> Any:
         return index + 1, search.step(index, state)
 
     def run_and_compact(index, state, results):
-        shapes = tf.TensorShape([]), loop_shapes(state)
         index, state = tf.while_loop(few_are_done, advance, (index, state), shape_invariants=shapes)
         is_done = state.sentences.done
         done, others = tf.where(is_done)[:, 0], tf.where(~is_done)[:, 0]
@@ -106,7 +106,7 @@ def run_growing(search: Any, state: Any, compaction: bool) -> Any:
         lambda index, state, results: tf.size(state.sentences.done) > 0,
         run_and_compact,
         (tf.constant(0), state, results),
-        shape_invariants=(tf.TensorShape([]), loop_shapes(state), result_shapes),
+        shape_invariants=(*shapes, result_shapes),
     )
     return results
 

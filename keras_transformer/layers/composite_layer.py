@@ -116,19 +116,19 @@ def redraw_lora(lora_a):
 
 
 def project(dense, inputs, shape=None):
-    """Applies a dense layer with all axes but the last flattened into one.
+    """Applies a dense layer, with all axes but the last flattened into one.
 
     If lengths are unknown, `keras.layers.Dense` runs a dozen small shape operations, which in a
     decoding step take longer than the product.
 
     Args:
         dense: `keras.layers.Dense`, built.
-        inputs: float tensor `(B, T, D)`.
-        shape: that of the result, if it is another one. ONNX needs one that was read from a tensor
-            that no reshape has made: its converter merges reshapes in a row.
+        inputs: float tensor `(..., D)`, such as `(B, T, D)`.
+        shape: shape of the result. Defaults to `(..., units)`. If its sizes are read from a tensor,
+            no reshape may have made that tensor: the ONNX converter merges reshapes in a row.
 
     Returns:
-        float tensor `(B, T, units)`, or of the given shape.
+        float tensor.
     """
     if dense.activity_regularizer is None:
         # (B, T, D) -> (B * T, D) -> (B * T, units)

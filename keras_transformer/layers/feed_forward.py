@@ -78,9 +78,9 @@ class FeedForward(CompositeLayer):
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         require_axes("BTD", inputs=inputs)
         outer = outer_shape(inputs)
-        hidden = project(self.intermediate, inputs, (*outer, self.intermediate_dim))
+        hidden = project(self.intermediate, inputs, (*outer, self.intermediate.units))
         hidden = self.dropout_layer(hidden, training=training)
-        return project(self.output_dense, hidden, (*outer, inputs.shape[-1]))
+        return project(self.output_dense, hidden, (*outer, self.output_dense.units))
 
     def get_config(self) -> dict[str, Any]:
         activation = keras.activations.serialize(self.activation)

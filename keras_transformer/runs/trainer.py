@@ -323,8 +323,10 @@ class Trainer:
 
     def _fit(self, model, stream, validation, callbacks):
         if keras.config.backend() == "jax" and stream.report.shapes:
-            number = len(stream.report.shapes)
-            self.print_fn(f"JAX compiles the update at the first batch of each of {number} shapes.")
+            self.print_fn(
+                "The first batch of each shape takes longer: JAX compiles the update, or reads the "
+                "program that an earlier run compiled."
+            )
         model.fit(
             stream.dataset(counts_epochs=False),  # the keeper sets the epoch
             epochs=self.recipe.training.epochs,

@@ -19,12 +19,13 @@ from keras_transformer.training.callbacks import ClosedCallback, DatasetEpoch, c
 from keras_transformer.training.metrics import TokenMean
 from keras_transformer.training.optimizers import check_precision, without_loss_scaling
 
+# `super()` finds the methods in `keras.Model`, which follows in the MRO.
 if TYPE_CHECKING:
-    from keras import Model
+    from keras import Model as Base
 elif keras.config.backend() == "jax":
-    from keras_transformer.training.state_jax import KeptState as Model
+    from keras_transformer.training.state_jax import KeptState as Base
 else:
-    Model = object  # `super()` finds the methods in `keras.Model`, which follows in the MRO
+    Base = object
 
 # The step of Keras's backend: `step_tensorflow`, `step_jax` or `step_torch`.
 step = importlib.import_module(f"keras_transformer.training.step_{keras.config.backend()}")
@@ -119,7 +120,7 @@ def of_present_weights(name: str) -> Any:
     return reads_weights(method)
 
 
-class TrainingStep(Model):
+class TrainingStep(Base):
     """Mixin to list before `keras.Model`: makes the same update on any number of devices.
 
     `gradient = sum over tokens(weight * d loss) / sum over tokens(weight)`, where the sums go over

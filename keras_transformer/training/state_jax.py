@@ -1,4 +1,4 @@
-"""`KeptState`: on JAX, the state of a model between two steps of `fit`, which no error loses."""
+"""`KeptState`: on JAX, keeps the weights when `fit`, `evaluate` or `predict` is interrupted."""
 
 import contextlib
 import signal

@@ -48,3 +48,16 @@ def test_width_that_is_not_positive_raises():
 def test_inputs_of_length_0_keep_their_batch_axis():
     layer = built()
     assert tuple(layer(np.zeros((2, 0, 8))).shape)[:2] == (2, 0)
+
+
+def test_subclass_chooses_the_widths():
+    class Wider(FeedForward):
+        def build(self, inputs_shape):
+            super().build(inputs_shape)
+            self.output_dense = keras.layers.Dense(2 * inputs_shape[-1])
+            self.output_dense.build((*inputs_shape[:-1], self.intermediate_dim))
+
+    layer = Wider(8)
+    outputs = layer(x)
+    assert outputs.shape == (2, 5, 16)
+    assert_close(to_numpy(outputs), to_numpy(layer.output_dense(layer.intermediate(x))), 1e-6)
