@@ -26,6 +26,8 @@ class KeptState(Model):
     of `fit` that keeps its result would lose it: it waits for the end of the step.
     """
 
+    _jax_state: dict[str, Any] | None = None  # of the last step, by the names of Keras
+
     def _make_function(self, step_function: Callable, *args: Any, **kwargs: Any) -> Callable:
         def step(state, data):
             with _later_interrupt():
@@ -60,7 +62,7 @@ class KeptState(Model):
         Values that a failed program has overwritten are left out: the error is the program's.
         """
         with _later_interrupt():
-            parts = (getattr(self, "_jax_state", None) or {}).values()
+            parts = (self._jax_state or {}).values()
             flat = [part for part in parts if isinstance(part, FlatValues)]
             if not any(part.is_lost() for part in flat):
                 super().jax_state_sync()
