@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import re
+import signal
 import time
 from unittest import mock
 
@@ -57,6 +58,8 @@ def pytest_sessionstart(session):
         return
     import keras  # noqa: F401
 
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of what a shell starts with `&`
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
