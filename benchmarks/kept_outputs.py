@@ -32,9 +32,10 @@ def keep_output(name, outputs, model, *, references, scores, pages, command, see
 
     Args:
         name: of the file, such as `"g2p/g2p-11-greedy"`.
-        outputs: list of strings, one for each reference.
+        outputs: list of strings, one for each source.
         model: the model that gave them, or the ensemble.
-        references: which ones `scores.py` compares them with, such as `"g2p/test"`.
+        references: which ones `scores.py` compares them with, such as `"g2p/test"`; `None` if
+            there are none here.
         scores: `{"figures": {metric: value}, "signature": text}`; a page shows these values.
         pages: names of the pages that show them.
         command: what trained the model and gave the outputs.

@@ -93,8 +93,7 @@ def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=Tru
     texts = {split: [list(side) for side in sides] for split, sides in pairs.items()}
     scores = {split: {"length_ratios": {}} for split in splits}
     for last in (1, AVERAGED):
-        model = pathlib.Path(run) / f"last{last}.keras"
-        average_run(run, model, last=last)
+        model = averaged(run, last)
         for name in searches:
             translate = kt.load_run(run, model=model, **SEARCHES[name])
             for split, (sources, references) in texts.items():
@@ -106,6 +105,13 @@ def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=Tru
                 scores[split] |= {column: round(bleu.value, 2), "signature": bleu.signature}
                 scores[split]["length_ratios"][column] = round(bleu.length_ratio, 3)
     return scores
+
+
+def averaged(run, last=AVERAGED):
+    """Averages the last epochs of a run; returns the path of the model."""
+    path = pathlib.Path(run) / f"last{last}.keras"
+    average_run(run, path, last=last)
+    return path
 
 
 def write_result(part, name, result):

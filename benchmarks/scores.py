@@ -40,6 +40,9 @@ def compare(scorers):
     different, entries = 0, read_scores()
     for name, kept in entries.items():
         references = kept["references"]
+        if references is None:
+            print(f"{name:32} has no references here")
+            continue
         task, _ = references.split("/")
         found = scorers[task](references, read_output(name))
         differs = any(kept[key] != value for key, value in found.items())

@@ -31,10 +31,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 from kept_outputs import keep_output
 from scored_runs import (
-    AVERAGED,
     NUMBER,
     SEARCHES,
     TEXT,
+    averaged,
     read_results,
     table,
     train_run,
@@ -45,7 +45,7 @@ from serve import Client, Server
 
 import keras_transformer as kt
 from keras_transformer import load_translator
-from keras_transformer.runs import Recipe, average_run
+from keras_transformer.runs import Recipe
 
 LANGUAGES = "ady arm bul dut fre geo gre hin hun ice jpn kor lit rum vie".split()
 EXPORTED = "fre", "kor", "vie"
@@ -173,13 +173,6 @@ def keeper(folder, recipe, name, trained):
             )
 
     return keep
-
-
-def averaged(run):
-    """Averages the last epochs of a run; returns the path of the model."""
-    path = run / f"last{AVERAGED}.keras"
-    average_run(run, path, last=AVERAGED)
-    return path
 
 
 def compare_exports(run, recipe, folder):

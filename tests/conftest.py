@@ -50,6 +50,8 @@ def pytest_configure(config):
 def pytest_runtest_setup(item):
     if time.time() > item.config.getoption("until"):
         pytest.skip(f"no time left for {item.location[0]}")
+    # A shell ignores it for what is started with `&`; a `fit` that failed may leave its own.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart(session):
@@ -58,8 +60,6 @@ def pytest_sessionstart(session):
         return
     import keras  # noqa: F401
 
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of what a shell starts with `&`
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     if BACKEND == "tensorflow":
         import tensorflow as tf
 

@@ -56,8 +56,7 @@ def test_early_stopping_equals_plain_python(values, patience, monitor):
 
 def test_second_signal_stops_the_run_immediately():
     """While the first waits for the end of a long update."""
-    before = signal.default_int_handler  # a process in the background may ignore SIGINT
-    signal.signal(signal.SIGINT, before)
+    before = signal.getsignal(signal.SIGINT)
     scope = FitScope()
     scope.begin({}, is_closed_by_fit=True)
     signal.raise_signal(signal.SIGINT)

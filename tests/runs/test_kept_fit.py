@@ -201,8 +201,7 @@ def test_interrupt_saves_and_shows_one_line_in_a_notebook(dataset, tmp_path):
 @pytest.mark.parametrize("make, presses", [(transformer, 1), (functional, 2)])
 def test_after_a_fit_that_failed_signals_and_folder_are_free(make, presses, dataset, tmp_path):
     """Keras calls no callback then: with a plain Keras model, the first signal is only noted."""
-    handler = signal.default_int_handler  # a process in the background may ignore SIGINT
-    signal.signal(signal.SIGINT, handler)
+    handler = signal.getsignal(signal.SIGINT)
     errors = []
     for _ in range(2):  # the second `fit` takes the folder, although the first error is kept
         with pytest.raises(Killed) as caught:

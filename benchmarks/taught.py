@@ -1,0 +1,272 @@
+"""Trains three models on Multi30k, lets them learn from their own ensemble, and scores all of them.
+
+    python benchmarks/taught.py --data MULTI30K --runs quality
+    python benchmarks/taught.py --data MULTI30K --runs quality --further SOURCES [SOURCES ...]
+    python benchmarks/taught.py --table
+
+First, one model a seed: the packaged recipe `multi30k_en_de` with relative positions, an attention
+gain, weight decay and 60 epochs. Then their ensemble translates the training text, each line four
+times. Last, each of them goes on for three epochs, with these pairs and the original ones. No
+setting is chosen by a score of the test split, which is translated when all models are trained.
+`--pair de-en` and `en-fr` are the same steps with other files, for which nothing was tuned. The
+French files lie in `multi30k_fr` beside MULTI30K; its test split has no references.
+
+`--further` translates other files, without references, by models that were scored before, and
+refuses others.
+
+The command may be interrupted: given again, it goes on at the exact batch. The figures of each
+model are written to `benchmarks/results/taught`, its translations to `benchmarks/outputs`.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+from dataclasses import dataclass
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import multi30k
+from kept_outputs import keep_output, weights_sha256
+from scored_runs import (
+    AVERAGED,
+    NUMBER,
+    SEARCHES,
+    TEXT,
+    averaged,
+    read_results,
+    table,
+    train_run,
+    when_measured,
+    write_result,
+)
+
+import keras_transformer as kt
+from keras_transformer.data.corpus import read_lines
+from keras_transformer.runs import Recipe
+
+RECIPE = "multi30k_en_de"
+FRENCH = "../multi30k_fr"
+PAIRS = {
+    "en-de": [],
+    "de-en": multi30k.files("lc.norm.tok.de.gz", "lc.norm.tok.en.gz"),
+    "en-fr": [
+        f"data.train=[train.lc.norm.tok.en.gz, {FRENCH}/train.lc.norm.tok.fr.gz]",
+        f"data.validation=[val.lc.norm.tok.en.gz, {FRENCH}/val.lc.norm.tok.fr.gz]",
+        "data.test=null",
+    ],
+}
+RELATIVE = [
+    "model.positions=relative",
+    "model.attention_gain=0.7071",
+    "training.weight_decay=0.1",
+    "training.epochs=60",
+    "training.decay_epochs=60",
+]
+TEACHES = "--n-best 4 --beam-size 5 --length-penalty mean --alpha 1 --stopping first_beams".split()
+TAUGHT = [
+    "model.dropout=0.2",
+    "training.epochs=3",
+    "training.decay_epochs=3",
+    "training.learning_rate=0.001",
+    "training.warmup_steps=200",
+    "training.word_dropout=0",
+]
+# Which model of a run counts: the average of the last epochs.
+LAST = {"relative": AVERAGED, "taught": 1}
+SEARCHED = "greedy", "beam 5"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of one pair of languages and several seeds.
+
+    Attributes:
+        pair: name in `PAIRS`.
+        seeds: list of ints.
+        data: folder of Multi30k.
+        runs: folder of the runs.
+        settings: further settings of the recipe, as `KEY=VALUE`.
+    """
+
+    pair: str
+    seeds: list[int]
+    data: pathlib.Path
+    runs: pathlib.Path
+    settings: list[str]
+
+    def name(self, kind, which):
+        """Returns the name of a model; `which` is a seed or `"ensemble"`."""
+        return "-".join([*([self.pair] if PAIRS[self.pair] else []), kind, str(which)])
+
+    def run(self, kind, seed):
+        """Returns the folder of a run."""
+        return self.runs / self.name(kind, seed)
+
+    @property
+    def command(self):
+        """What trains and scores these models."""
+        words = ["--pair", self.pair, "--seeds", *map(str, self.seeds)]
+        changed = ["--set", *self.settings] if self.settings else []
+        return " ".join(["python benchmarks/taught.py", *words, *changed])
+
+    def recipe(self, seed):
+        """Returns the recipe of a model that learns alone."""
+        changed = [*PAIRS[self.pair], *RELATIVE, *self.settings, f"training.seed={seed}"]
+        return Recipe.load(RECIPE, changed)
+
+    def translators(self):
+        """Yields name, seed (of an ensemble `None`) and `Translator` of each model and ensemble."""
+        for kind, last in LAST.items():
+            models = []
+            for seed in self.seeds:
+                run = self.run(kind, seed)
+                translate = kt.load_run(run, model=averaged(run, last))
+                models.append(translate.engine.model)
+                yield self.name(kind, seed), seed, translate
+            if len(models) > 1:
+                ensemble = kt.Translator(models, *translate.tokenizers)
+                yield self.name(kind, "ensemble"), None, ensemble
+
+
+def train(family):
+    """Trains what is not trained yet."""
+    for seed in family.seeds:
+        train_one(family, "relative", seed, family.recipe(seed))
+    recipe_file = distil(family)
+    for seed in family.seeds:
+        begins_with = family.run("relative", seed).resolve()
+        changed = [*TAUGHT, f"training.init_from={begins_with}", f"training.seed={seed}"]
+        train_one(family, "taught", seed, Recipe.load(recipe_file, changed))
+
+
+def train_one(family, kind, seed, recipe):
+    found = train_run(recipe, family.data, family.run(kind, seed))
+    add_result(family.name(kind, seed), found)
+
+
+def distil(family):
+    """Lets the ensemble translate; returns the recipe with its pairs as one more corpus."""
+    teachers = [family.run("relative", seed) for seed in family.seeds]
+    output = family.runs / family.name("pairs", "ensemble")
+    files = [teachers[0] / "config.yaml", *teachers, "--data", family.data, "--output", output]
+    command = [sys.executable, "-m", "keras_transformer", "distil", *files, *TEACHES]
+    subprocess.run(command, check=True)
+    return output.with_name(f"{output.name}.yaml")
+
+
+def score(family):
+    """Scores each model, keeps its translations of the test split and what its weights are."""
+    data = family.recipe(family.seeds[0]).data
+    names = ["validation", *(["test"] if data.test else [])]
+    pairs = {name: zip(*data.pairs(name, family.data), strict=True) for name in names}
+    splits = {name: [list(side) for side in sides] for name, sides in pairs.items()}
+    for name, seed, translate in family.translators():
+        model = translate.engine.model
+        found = {"weights_sha256": weights_sha256(model)}
+        for split, (sources, references) in splits.items():
+            outputs = {search: translate(sources, **SEARCHES[search]) for search in SEARCHED}
+            found[split] = bleu_of(outputs, references)
+            if split == "test":
+                keep(family, f"multi30k/{data.test[1]}", name, seed, outputs, model)
+        add_result(name, found)
+
+
+def bleu_of(outputs, references):
+    """Returns BLEU of each search, and the signature."""
+    scores = {
+        search: kt.evaluation.bleu(lines, references, tokenized=True)
+        for search, lines in outputs.items()
+    }
+    signatures = {score.signature for score in scores.values()}
+    found = {search: round(score.value, 2) for search, score in scores.items()}
+    return found | {"signature": signatures.pop()}
+
+
+def keep(family, references, name, seed, outputs, model):
+    """Keeps the translations of the test split by each search."""
+    for search, lines in outputs.items():
+        keep_output(
+            f"multi30k/{name}-{search.replace(' ', '-')}",
+            lines,
+            model,
+            references=references,
+            scores=multi30k.kept_scores(references, lines, family.data),
+            pages=["results.md"],
+            command=family.command,
+            seed=seed,
+        )
+
+
+def translate_further(family, files):
+    """Keeps translations of files that have no references, by models that were scored before."""
+    for name, seed, translate in family.translators():
+        model = translate.engine.model
+        kept = read_results("taught", [name]).get(name, {}).get("weights_sha256")
+        if weights_sha256(model) != kept:
+            raise SystemExit(f"{name} must be the model that was scored. Its weights are others.")
+        for file in files:
+            text, *_ = file.name.partition(".")
+            keep_output(
+                f"{text}/{name}-beam-5",
+                translate(list(read_lines(file)), **SEARCHES["beam 5"]),
+                model,
+                references=None,
+                scores={"figures": {}},
+                pages=[],
+                command=f"{family.command} --further {file.name}",
+                seed=seed,
+            )
+
+
+def add_result(name, found):
+    """Adds figures to those that a model has."""
+    write_result("taught", name, read_results("taught", [name]).get(name, {}) | found)
+
+
+def results_table(pair, seeds):
+    """Returns the scored models as lines of Markdown."""
+    family = Family(pair, seeds, pathlib.Path(), pathlib.Path(), [])
+    names = [family.name(kind, which) for kind in LAST for which in (*seeds, "ensemble")]
+    rows = []
+    for name, found in read_results("taught", names).items():
+        splits = (found.get(split, {}) for split in ("validation", "test"))
+        scores = [split.get(search) for split in splits for search in SEARCHED]
+        cells = ["" if value is None else f"{value:.2f}" for value in scores]
+        rows.append((name, *cells, when_measured(found) if "date" in found else ""))
+    numbers = [f"{split}: {search}" for split in ("validation", "test") for search in SEARCHED]
+    return table({"model": TEXT, **dict.fromkeys(numbers, NUMBER), "trained": TEXT}, rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=pathlib.Path, help="folder of Multi30k")
+    parser.add_argument("--runs", type=pathlib.Path, help="folder for the runs")
+    parser.add_argument("--pair", choices=PAIRS, default="en-de")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[14, 15, 16])
+    parser.add_argument(
+        "--set",
+        **{"nargs": "+", "default": [], "metavar": "KEY=VALUE", "dest": "settings"},
+        help="settings to change, as training.precision=mixed_bfloat16",
+    )
+    parser.add_argument("--further", nargs="+", type=pathlib.Path, help="files to translate")
+    parser.add_argument("--table", action="store_true", help="print what was measured")
+    arguments = parser.parse_args()
+    if not arguments.table:
+        if arguments.data is None or arguments.runs is None:
+            parser.error("--data and --runs are required, unless --table is given")
+        arguments.runs.mkdir(parents=True, exist_ok=True)
+        names = "pair", "seeds", "data", "runs", "settings"
+        family = Family(*(getattr(arguments, name) for name in names))
+        if arguments.further:
+            translate_further(family, arguments.further)
+        else:
+            train(family)
+            score(family)
+    print(*results_table(arguments.pair, arguments.seeds), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
