@@ -67,7 +67,7 @@ def make_of_run(folder: pathlib.Path, run: pathlib.Path, bias: float, beam_size:
 
     # CTranslate2 shares the probability of suppressed tokens among the others.
     settings = RULES | {"beam_size": beam_size, "suppressed_tokens": ()}
-    translator = kt.load_run(run, **settings)
+    translator = kt.load_run(run, dtype="float32", **settings)
     model = kt.with_end_bias(translator.model, bias, translator.target_tokenizer)
     translator = kt.Translator(model, *translator.tokenizers, **translator.all_settings)
     (folder / "run").symlink_to(run.resolve())
@@ -91,7 +91,7 @@ def load(folder: pathlib.Path, name: str) -> Any:
     if name == "model":
         settings, file = json.loads((folder / "settings.json").read_text()), folder / "model.keras"
         if (folder / "run").exists():
-            return kt.load_run(folder / "run", file, **settings)
+            return kt.load_run(folder / "run", file, dtype="float32", **settings)
         tokenizer = kt.Tokenizer.load(folder / "tokenizer.json")
         return kt.Translator(kt.load_model(file), tokenizer, **settings)
     return kt.load_translator(folder / name)
