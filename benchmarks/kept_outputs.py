@@ -27,6 +27,11 @@ def read_output(name):
         return file.read().split("\n")[:-1]
 
 
+def output_name(task, model, search):
+    """Returns the name of an output, such as `"g2p/g2p-11-beam-5"`."""
+    return f"{task}/{model}-{search.replace(' ', '-')}"
+
+
 def keep_output(name, outputs, model, *, references, scores, pages, command, seed):
     """Writes outputs, and their entry of `scores.json`.
 

@@ -89,8 +89,7 @@ def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=Tru
         dict: split -> `"beam 5 of last 10"` and the like -> BLEU, `"signature"`, and
         `"length_ratios"`, by the same names.
     """
-    pairs = {split: zip(*recipe.data.pairs(split, data), strict=True) for split in splits}
-    texts = {split: [list(side) for side in sides] for split, sides in pairs.items()}
+    texts = {split: sides_of(recipe, split, data) for split in splits}
     scores = {split: {"length_ratios": {}} for split in splits}
     for last in (1, AVERAGED):
         model = averaged(run, last)
@@ -105,6 +104,11 @@ def score_run(recipe, data, run, splits, searches=tuple(SEARCHES), tokenized=Tru
                 scores[split] |= {column: round(bleu.value, 2), "signature": bleu.signature}
                 scores[split]["length_ratios"][column] = round(bleu.length_ratio, 3)
     return scores
+
+
+def sides_of(recipe, split, data):
+    """Returns the sources and the references of a split, as two lists."""
+    return [list(side) for side in zip(*recipe.data.pairs(split, data), strict=True)]
 
 
 def averaged(run, last=AVERAGED):

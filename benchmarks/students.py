@@ -21,7 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"
 
 from decode_peers.timing import in_turns, timed
-from scored_runs import NUMBER, SEARCHES, TEXT, table
+from scored_runs import NUMBER, SEARCHES, TEXT, sides_of, table
 
 import keras_transformer as kt
 from keras_transformer import load_translator
@@ -44,8 +44,8 @@ def main():
     parser.add_argument("--split", choices=["validation", "test"], default="validation")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    pairs = Recipe.load(arguments.recipe).data.pairs(arguments.split, arguments.data)
-    sources, references = map(list, zip(*pairs, strict=True))
+    recipe = Recipe.load(arguments.recipe)
+    sources, references = sides_of(recipe, arguments.split, arguments.data)
     searches = {name: SEARCHES[name] for name in ("greedy", "beam 5")}
     models = {
         f"{folder.name}, CTranslate2": (size(folder), load_translator(folder, workers=1))

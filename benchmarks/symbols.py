@@ -29,13 +29,14 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
-from kept_outputs import keep_output
+from kept_outputs import keep_output, output_name
 from scored_runs import (
     NUMBER,
     SEARCHES,
     TEXT,
     averaged,
     read_results,
+    sides_of,
     table,
     train_run,
     when_measured,
@@ -146,7 +147,7 @@ def score(translate, recipe, folder, splits, keep):
     """
     found = {}
     for split in splits:
-        sources, references = map(list, zip(*recipe.data.pairs(split, folder), strict=True))
+        sources, references = sides_of(recipe, split, folder)
         for search in TASKS[folder.name][2]:
             outputs = translate(sources, **SEARCHES[search])
             found.setdefault(split, {})[search] = rates(sources, outputs, references)
@@ -162,7 +163,7 @@ def keeper(folder, recipe, name, trained):
     def keep(split, search, outputs, model):
         if split == "test":
             keep_output(
-                f"{task}/{name}-{search.replace(' ', '-')}",
+                output_name(task, name, search),
                 outputs,
                 model,
                 references=references,

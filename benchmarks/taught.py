@@ -29,7 +29,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import multi30k
-from kept_outputs import keep_output, weights_sha256
+from kept_outputs import keep_output, output_name, weights_sha256
 from scored_runs import (
     AVERAGED,
     NUMBER,
@@ -37,6 +37,7 @@ from scored_runs import (
     TEXT,
     averaged,
     read_results,
+    sides_of,
     table,
     train_run,
     when_measured,
@@ -79,6 +80,11 @@ LAST = {"relative": AVERAGED, "taught": 1}
 SEARCHED = "greedy", "beam 5"
 
 
+def model_name(pair, kind, which):
+    """Returns the name of a model; `which` is a seed or `"ensemble"`."""
+    return "-".join([*([pair] if PAIRS[pair] else []), kind, str(which)])
+
+
 @dataclass(frozen=True)
 class Family:
     """Models of one pair of languages and several seeds.
@@ -98,8 +104,7 @@ class Family:
     settings: list[str]
 
     def name(self, kind, which):
-        """Returns the name of a model; `which` is a seed or `"ensemble"`."""
-        return "-".join([*([self.pair] if PAIRS[self.pair] else []), kind, str(which)])
+        return model_name(self.pair, kind, which)
 
     def run(self, kind, seed):
         """Returns the folder of a run."""
@@ -159,10 +164,9 @@ def distil(family):
 
 def score(family):
     """Scores each model, keeps its translations of the test split and what its weights are."""
-    data = family.recipe(family.seeds[0]).data
-    names = ["validation", *(["test"] if data.test else [])]
-    pairs = {name: zip(*data.pairs(name, family.data), strict=True) for name in names}
-    splits = {name: [list(side) for side in sides] for name, sides in pairs.items()}
+    recipe = family.recipe(family.seeds[0])
+    names = ["validation", *(["test"] if recipe.data.test else [])]
+    splits = {name: sides_of(recipe, name, family.data) for name in names}
     for name, seed, translate in family.translators():
         model = translate.engine.model
         found = {"weights_sha256": weights_sha256(model)}
@@ -170,7 +174,7 @@ def score(family):
             outputs = {search: translate(sources, **SEARCHES[search]) for search in SEARCHED}
             found[split] = bleu_of(outputs, references)
             if split == "test":
-                keep(family, f"multi30k/{data.test[1]}", name, seed, outputs, model)
+                keep(family, f"multi30k/{recipe.data.test[1]}", name, seed, outputs, model)
         add_result(name, found)
 
 
@@ -189,7 +193,7 @@ def keep(family, references, name, seed, outputs, model):
     """Keeps the translations of the test split by each search."""
     for search, lines in outputs.items():
         keep_output(
-            f"multi30k/{name}-{search.replace(' ', '-')}",
+            output_name("multi30k", name, search),
             lines,
             model,
             references=references,
@@ -204,13 +208,12 @@ def translate_further(family, files):
     """Keeps translations of files that have no references, by models that were scored before."""
     for name, seed, translate in family.translators():
         model = translate.engine.model
-        kept = read_results("taught", [name]).get(name, {}).get("weights_sha256")
-        if weights_sha256(model) != kept:
+        if weights_sha256(model) != result_of(name).get("weights_sha256"):
             raise SystemExit(f"{name} must be the model that was scored. Its weights are others.")
         for file in files:
             text, *_ = file.name.partition(".")
             keep_output(
-                f"{text}/{name}-beam-5",
+                output_name(text, name, "beam 5"),
                 translate(list(read_lines(file)), **SEARCHES["beam 5"]),
                 model,
                 references=None,
@@ -221,15 +224,19 @@ def translate_further(family, files):
             )
 
 
+def result_of(name):
+    """Returns the figures that a model has."""
+    return read_results("taught", [name]).get(name, {})
+
+
 def add_result(name, found):
     """Adds figures to those that a model has."""
-    write_result("taught", name, read_results("taught", [name]).get(name, {}) | found)
+    write_result("taught", name, result_of(name) | found)
 
 
 def results_table(pair, seeds):
     """Returns the scored models as lines of Markdown."""
-    family = Family(pair, seeds, pathlib.Path(), pathlib.Path(), [])
-    names = [family.name(kind, which) for kind in LAST for which in (*seeds, "ensemble")]
+    names = [model_name(pair, kind, which) for kind in LAST for which in (*seeds, "ensemble")]
     rows = []
     for name, found in read_results("taught", names).items():
         splits = (found.get(split, {}) for split in ("validation", "test"))
