@@ -18,6 +18,8 @@ from keras_transformer.console import console
 AUTO = "auto"
 # A step of 0.25 changes the length by 1 or 2%. A finer grid would choose by chance.
 BIASES = (-2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5)
+# A bias is written if one as good would come by chance more seldom than this.
+SIGNIFICANCE = 0.05
 
 EndBiasOption = Annotated[
     str | None,
@@ -25,7 +27,7 @@ EndBiasOption = Annotated[
         metavar="auto|NUMBER",
         help="Number to add to the logits of the end token and of tokens that end a sentence, such "
         "as the full stop: a negative one makes translations longer. auto: the one of some numbers "
-        "with the best score on validation text. [default: none]",
+        "with the best score on validation text, or none if that may be chance. [default: none]",
     ),
 ]
 # The options of `auto`.
@@ -125,23 +127,12 @@ class EndBias:
         return translator, {"bias": bias, "tokens": tokens}
 
     def _chosen(self, translator, search):
-        """Prints a table of the biases, their lengths and scores; returns the best one."""
         direction = self._direction(translator)
         names = score_names(direction.references, self.tokenized)
         monitored = self.metric.removeprefix("val_")
         metric = monitored if monitored in names else names[0]
-        results = []
-        for bias, texts in translations(translator, search, direction):
-            score = evaluation.score(metric, texts, direction.references, self.tokenized)
-            results.append((bias, length_ratio(score, texts, direction.references), score))
-        best = best_bias([(bias, score.value) for bias, _, score in results], metric)
-        name, signature = results[0][2].name, results[0][2].signature
-        rows = [("bias", "length ratio", name)]
-        rows += [(f"{b:+.2f}", f"{r:.3f}", f"{score.value:.2f}") for b, r, score in results]
-        console.print("\n".join(aligned(rows)))
-        lines = f"{len(direction.sources):,} lines"
-        console.print(f"--end-bias {best:g} has the best {name} on {lines} ({signature}).")
-        return best
+        texts = dict(translations(translator, search, direction))
+        return chosen_bias(texts, direction.references, metric, self.tokenized)
 
     def _direction(self, translator):
         directions = directions_of(self.parts, translator)
@@ -170,6 +161,45 @@ def translations(
             set_end_bias(model, translator.model, bias, token_ids)
             answers = trial(lines, n_best=1, on_progress=on_progress, **direction.languages)
             yield bias, [best.text for best, *_ in answers]
+
+
+def chosen_bias(
+    texts: Mapping[float, list[str]], references: list[list[Any]], metric: str, tokenized: bool
+) -> float:
+    """Prints a table of biases, lengths and scores; returns the best, or 0 if that may be chance.
+
+    Args:
+        texts: the translations with each bias, which may not lack 0.
+        references: lists of references, as in `evaluation.score`.
+        metric: a name of `evaluation.METRICS`.
+        tokenized: whether the text is tokenized.
+    """
+    scores = {
+        bias: evaluation.score(metric, lines, references, tokenized)
+        for bias, lines in texts.items()
+    }
+    rows = [("bias", "length ratio", scores[0.0].name)]
+    for bias, score in scores.items():
+        ratio = length_ratio(score, texts[bias], references)
+        rows.append((f"{bias:+.2f}", f"{ratio:.3f}", f"{score.value:.2f}"))
+    console.print("\n".join(aligned(rows)))
+
+    best = best_bias([(bias, score.value) for bias, score in scores.items()], metric)
+    name, signature, lines = scores[best].name, scores[best].signature, len(texts[best])
+    console.print(f"--end-bias {best:g} has the best {name} on {lines:,} lines ({signature}).")
+    if best == 0:
+        return best
+    two = texts[best], texts[0.0]
+    comparison = evaluation.paired_bootstrap(*two, references, tokenized, metric=metric)
+    # Bonferroni's bound: the more biases are tried, the more often one is better by chance.
+    p_value = min(1.0, comparison.p_value * (len(texts) - 1))
+    without = f"Without a bias it is {comparison.baseline:.2f} (p = {p_value:.3f})."
+    if p_value < SIGNIFICANCE:
+        console.print(without)
+        return best
+    chance = f"That may be chance, so no bias is written; `--end-bias {best:g}` writes it."
+    console.print(f"{without} {chance}")
+    return 0.0
 
 
 def best_bias(scores: list[tuple[float, float]], metric: str) -> float:

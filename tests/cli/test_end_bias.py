@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.cli.directions import Part
-from keras_transformer.cli.end_bias import EndBias, best_bias
+from keras_transformer.cli.end_bias import EndBias, best_bias, chosen_bias
 from tests.cli.small_run import cli, small
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -73,9 +73,10 @@ def test_export_takes_the_end_bias_of_the_best_score(
         assert chosen.startswith(f"--end-bias {best:g} has the best chrF2 on 20 lines (nrefs:1|")
         said.append(ran.stderr)
         end = seen["translator"].model.config.end_token_id
-        bias = seen["translator"].model.output_bias if best else np.zeros(end + 1)
-        assert float(bias[end]) == best
-        assert (seen["card"]["end_bias"] or {"bias": 0.0})["bias"] == best
+        written = 0.0 if "no bias is written" in ran.stderr else best
+        bias = seen["translator"].model.output_bias if written else np.zeros(end + 1)
+        assert float(bias[end]) == written
+        assert (seen["card"]["end_bias"] or {"bias": 0.0})["bias"] == written
     assert said[0] == said[1]
 
 
@@ -90,6 +91,19 @@ def test_export_takes_the_end_bias_of_the_best_score(
 )
 def test_best_bias_has_the_best_score_and_is_near_0(scores, metric, best):
     assert best_bias(scores, metric) == best
+
+
+@pytest.mark.parametrize(
+    ("better", "written"), [(10, -0.5), (1, 0.0)], ids=["half of the lines", "one line"]
+)
+def test_bias_that_may_be_better_by_chance_is_not_written(capsys, better, written):
+    references = [f"line {number} of twenty that are read aloud" for number in range(20)]
+    without = [f"line {number} of twenty that is read out" for number in range(20)]
+    texts = {-0.5: references[:better] + without[better:], 0.0: without, 0.5: [""] * 20}
+    assert chosen_bias(texts, [references], "bleu", False) == written
+    said = capsys.readouterr().err
+    assert "--end-bias -0.5 has the best BLEU on 20 lines (nrefs:1|" in said
+    assert ("That may be chance, so no bias is written" in said) == (not written)
 
 
 def test_text_of_several_directions_is_refused():
