@@ -10,12 +10,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-# A batch takes as long as its longest row. So a row joins the oldest one if it has at least a
-# quarter of its length, and at most twice its length.
+# A batch takes as long as its longest row. So a row joins a batch only if its length is between a
+# quarter and twice that of the batch's first row.
 SHORTEST, LONGEST = 1 / 4, 2
 # Rows up to this many tokens share a batch anyway.
 SHORT = 32
-# Rows times the tokens of the longest: more rows make no row faster, but the others wait longer.
+# Maximum of rows times the longest: a larger batch saves no time, and the others wait for it.
 MAX_BATCH_LENGTH = 1_024
 
 
@@ -64,8 +64,9 @@ class Batcher:
     several workers are free, they share the rows. Before each batch that is not full, the batcher
     waits `max_wait` for more rows, even if some have waited already, because callers that just got
     their answers often send the next rows at once. It waits up to `max_wait_announced` for callers
-    that have begun to prepare rows in that time: a batch takes the same interpreter, and would make
-    them wait. Who begins later is not waited for, else one client could delay every batch.
+    that have begun to prepare rows by then: a running batch would slow them down, because it needs
+    the same interpreter. It does not wait for callers that begin later, else one client could delay
+    every batch.
 
     If a batch of several callers fails, the rows of each caller run again by themselves, so only
     the callers at fault fail. A caller that is cancelled takes its rows out of the queue.
@@ -73,7 +74,7 @@ class Batcher:
     Args:
         run: function of a group and the list of its rows' values; returns a list of answers. It is
             called in the executor.
-        executor: `concurrent.futures.Executor` of so many workers.
+        executor: `concurrent.futures.Executor` with at least `workers` workers.
         workers: int, maximum number of batches at the same time. Defaults to `1`.
         max_batch: int, maximum number of rows in a batch.
         max_wait: float, seconds. Defaults to `0.002`.
@@ -116,6 +117,7 @@ class Batcher:
         """Context in which a caller prepares the rows that it is going to submit."""
         caller = object()
         self._announced[caller] = asyncio.get_running_loop().time()
+        self._arrival.set()  # a batch that waits may now wait longer
         try:
             yield
         finally:
@@ -182,7 +184,7 @@ class Batcher:
         return batch
 
     def _wait(self, until):
-        """Returns how long a batch waits for rows, if some may have been announced in time."""
+        """Returns the seconds to wait for rows: more if a caller has announced some by `until`."""
         first = next(iter(self._announced.values()), math.inf)
         return self._max_wait_announced if first <= until else self._max_wait
 
@@ -190,12 +192,13 @@ class Batcher:
         """Takes a batch out of the queues; the turn is that of its first row's client."""
         queues = self._queues_in_turn()
         self._last_client = batch[0].client
-        self._queues[self._last_client][0].was_passed_over = True  # unless it is in the batch
+        # Without effect if this row is in the batch, which leaves the queues below.
+        self._queues[self._last_client][0].was_passed_over = True
         left = ([entry for entry in queue if entry not in batch] for queue in queues)
         self._queues = {queue[0].client: queue for queue in left if queue}
 
     def _keep(self, queue, client):
-        """Sets the waiting rows of a client; without rows, it leaves the order of turns."""
+        """Sets the waiting rows of a client; a client without rows has no turn."""
         if queue:
             self._queues[client] = queue
         else:
@@ -207,7 +210,7 @@ class Batcher:
             await self._arrival.wait()
 
     def _queues_in_turn(self):
-        """Returns the queues; that of the last client is behind all that have come since."""
+        """Returns the queues in the order of turns; the client of the last batch comes last."""
         clients = sorted(self._queues, key=lambda client: client == self._last_client)
         return [self._queues[client] for client in clients]
 

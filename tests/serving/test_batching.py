@@ -112,20 +112,23 @@ def test_callers_that_come_again_at_once_share_a_batch_with_those_that_waited():
     assert [sorted(values) for _, values in model.batches[:2]] == [[0], [1, 2, 3, 10]]
 
 
+@pytest.mark.parametrize("begins", [0, 0.1])
 @pytest.mark.parametrize("prepares", [True, False])
-def test_batch_waits_for_rows_that_are_prepared_as_long_as_they_are(prepares):
+def test_batch_waits_for_rows_that_are_prepared_as_long_as_they_are(prepares, begins):
+    """Also if a caller begins to prepare them while the batch waits."""
     model = Model()
 
     async def slow_caller(batcher):
+        await asyncio.sleep(begins)
         with batcher.announced():
-            await asyncio.sleep(0.02)  # ten times `max_wait`
+            await asyncio.sleep(0.5)  # more than `max_wait`
         if prepares:
             await batcher.submit(rows_of("b"))
 
     async def scenario(batcher):
         await asyncio.gather(slow_caller(batcher), batcher.submit(rows_of("a")))
 
-    run(scenario, model, max_wait_announced=15)
+    run(scenario, model, max_wait=0.3, max_wait_announced=15)
     assert model.batches == [("g", ["a", "b"] if prepares else ["a"])]
 
 
