@@ -23,6 +23,7 @@ from keras_transformer.data.sentencepiece_proto import BYTE, NORMAL, UNIGRAM, Mo
 from keras_transformer.data.vocabulary import SPECIAL, Vocabulary
 from keras_transformer.types import Path
 
+# Of padding, start, end and unknown text: Marian's decoder starts with padding.
 MARIAN_SPECIAL = "<pad>", "<pad>", "</s>", "<unk>"
 
 
@@ -57,9 +58,10 @@ def sentencepiece_parts(
     """Returns the parts of any model; see `Tokenizer.from_sentencepiece`.
 
     Args:
-        model, vocabulary, vocabulary_size: as there.
-        special: ids of padding, start, end and the unknown token; `None`: as there.
-        kind: that of the pieces.
+        model, vocabulary, vocabulary_size: as in `Tokenizer.from_sentencepiece`.
+        special: ids of padding, start, end and the unknown token; `None`: that of the piece that
+            the model names.
+        kind: kind of the pieces that are returned.
     """
     content, proto = read_model(model)
     names = [piece.piece for piece in proto.pieces]
@@ -142,8 +144,9 @@ def read_model(model):
     try:
         proto.ParseFromString(content)
     except DecodeError:
-        proto.Clear()  # of the pieces before the damage
-    if not (proto.pieces and proto.HasField("normalizer_spec")):  # its last part
+        proto.Clear()  # drop the pieces that were read before the damage
+    # A file that was cut off lacks its last part, the normalizer.
+    if not (proto.pieces and proto.HasField("normalizer_spec")):
         raise ValueError(f"`model` must be a whole SentencePiece model. Received: {source}")
     return content, proto
 
@@ -151,7 +154,8 @@ def read_model(model):
 def _special_ids(given, ids, proto, start_is_pad):
     """Returns the ids of the special tokens by name, and adds their pieces to `ids`.
 
-    Raises a `ValueError` unless each has an id of its own, and no text has it.
+    Raises a `ValueError` unless every special token has an id of its own, which no piece of text
+    has. Marian's start token is that of padding.
     """
     text_ids = {ids.get(p.piece) for p in proto.pieces if p.type in (NORMAL, BYTE)}
     names = proto.trainer_spec
@@ -161,8 +165,8 @@ def _special_ids(given, ids, proto, start_is_pad):
         token_id = ids.get(piece) if token_id is None else token_id
         if token_id is None:
             raise ValueError(
-                f"`{name}` must be given, because the vocabulary has no {piece!r}. An id after the "
-                "last one is free. Received: None"
+                f"`{name}` must be given, because the vocabulary has no {piece!r}. Give an unused "
+                "id, such as the one after the last. Received: None"
             )
         if token_id < 0 or token_id in text_ids:
             raise ValueError(
@@ -183,7 +187,7 @@ def _special_ids(given, ids, proto, start_is_pad):
 
 
 def _require_own_model(proto, source):
-    """Raises unless `Tokenizer.train` made a model."""
+    """Raises a `ValueError` unless `Tokenizer.train` made the model."""
     normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
     settings = normalizer.name, normalizer.remove_extra_whitespaces, normalizer.add_dummy_prefix
     ids = [trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id]
@@ -198,9 +202,11 @@ def _require_own_model(proto, source):
 
 
 def ids_of(vocabulary: Sequence[str] | Mapping[str, int]) -> dict[str, int]:
-    """Returns `{token: id}` of a vocabulary; of a list, the position of each token."""
+    """Returns `{token: id}` of a vocabulary; in a list, the id is the position."""
     if not isinstance(vocabulary, Mapping):
         return {token: token_id for token_id, token in enumerate(vocabulary)}
+    if negative := {token: n for token, n in vocabulary.items() if n < 0}:
+        raise ValueError(f"`vocabulary` must have ids from 0. Received: {negative}")
     if len({*vocabulary.values()}) < len(vocabulary):
         counts = Counter(vocabulary.values())
         token = next(token for token, token_id in vocabulary.items() if counts[token_id] > 1)
@@ -216,7 +222,7 @@ def tokens_of(
 ) -> list[str]:
     """Returns the tokens in the order of their ids; an id without a token has an empty one."""
     smallest = 1 + max(*ids.values(), *special_ids)
-    size = operator.index(vocabulary_size or smallest)
+    size = smallest if vocabulary_size is None else operator.index(vocabulary_size)
     if size < smallest:
         raise ValueError(
             f"`vocabulary_size` must be at least {smallest}, the largest id plus 1. "

@@ -211,6 +211,8 @@ def test_ids_without_a_piece_have_no_text(model):
         ({"start_token_id": 0}, "`start_token_id` must differ from `pad_token_id`.*Received: 0"),
         ({"start_token_id": 7}, "`start_token_id` must be the id of a control piece.*Received: 7"),
         ({"start_token_id": 500, "vocabulary_size": 300}, "must be at least 501.*=300"),
+        ({"start_token_id": 200, "vocabulary_size": 0}, "must be at least 201.*=0"),
+        ({"vocabulary": {"a": 0, "b": -1}}, "`vocabulary` must have ids from 0.*{'b': -1}"),
         ({"start_token_id": 9, "vocabulary": ["a"]}, "`pad_token_id` must be given.*no '<pad>'"),
     ],
 )
