@@ -18,16 +18,17 @@ from keras_transformer.console import console
 AUTO = "auto"
 # A step of 0.25 changes the length by 1 or 2%. A finer grid would choose by chance.
 BIASES = (-2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5)
-# A bias is written if one as good would come by chance more seldom than this.
+# A bias is written only if its corrected p-value is below this.
 SIGNIFICANCE = 0.05
+FEWEST_LINES = 100  # a bootstrap of fewer says little
 
 EndBiasOption = Annotated[
     str | None,
     typer.Option(
         metavar="auto|NUMBER",
         help="Number to add to the logits of the end token and of tokens that end a sentence, such "
-        "as the full stop: a negative one makes translations longer. auto: the one of some numbers "
-        "with the best score on validation text, or none if that may be chance. [default: none]",
+        "as the full stop: a negative one makes translations longer. auto: the best of nine on "
+        "validation text, or none if that may be chance. [default: none]",
     ),
 ]
 # The options of `auto`.
@@ -148,7 +149,7 @@ def translations(
 ) -> Iterator[tuple[float, list[str]]]:
     """Yields each of `BIASES`, and the translations by the model with it.
 
-    One model has them one after the other, so that its search is traced or compiled once.
+    All are set in the same model, one after the other, so that its search is compiled once.
     """
     from keras_transformer.decoding.end_bias import end_tokens, set_end_bias, with_end_bias
     from keras_transformer.decoding.translator import Translator
@@ -169,7 +170,7 @@ def chosen_bias(
     """Prints a table of biases, lengths and scores; returns the best, or 0 if that may be chance.
 
     Args:
-        texts: the translations with each bias, which may not lack 0.
+        texts: the translations with each bias; 0 must be one of them.
         references: lists of references, as in `evaluation.score`.
         metric: a name of `evaluation.METRICS`.
         tokenized: whether the text is tokenized.
@@ -189,12 +190,15 @@ def chosen_bias(
     console.print(f"--end-bias {best:g} has the best {name} on {lines:,} lines ({signature}).")
     if best == 0:
         return best
-    two = texts[best], texts[0.0]
-    comparison = evaluation.paired_bootstrap(*two, references, tokenized, metric=metric)
+    comparison = evaluation.paired_bootstrap(
+        texts[best], texts[0.0], references, tokenized, metric=metric
+    )
     # Bonferroni's bound: the more biases are tried, the more often one is better by chance.
-    p_value = min(1.0, comparison.p_value * (len(texts) - 1))
-    without = f"Without a bias it is {comparison.baseline:.2f} (p = {p_value:.3f})."
-    if p_value < SIGNIFICANCE:
+    tries = len(texts) - 1
+    p_value = min(1.0, comparison.p_value * tries)
+    corrected = f"p = {p_value:.3f}, corrected for the best of {tries}"
+    without = f"Without a bias: {name} {comparison.baseline:.2f} ({corrected})."
+    if p_value < SIGNIFICANCE and lines >= FEWEST_LINES:
         console.print(without)
         return best
     chance = f"That may be chance, so no bias is written; `--end-bias {best:g}` writes it."
@@ -216,8 +220,7 @@ def best_bias(scores: list[tuple[float, float]], metric: str) -> float:
 def length_ratio(score: evaluation.Score, texts: list[str], references: list[list[Any]]) -> float:
     """Returns the length of translations over that of the references.
 
-    In tokens for BLEU. Other scores are of lines such as words: in characters of the first
-    references.
+    BLEU counts tokens. With other scores, characters are counted, those of the first references.
     """
     if score.length_ratio is not None:
         return score.length_ratio

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 def few_biases(monkeypatch):
     biases = (-2.0, 0.0, 2.0)
     monkeypatch.setattr("keras_transformer.cli.end_bias.BIASES", biases)
+    monkeypatch.setattr("keras_transformer.cli.end_bias.FEWEST_LINES", 20)
     return biases
 
 
@@ -46,18 +47,24 @@ def test_export_takes_the_end_bias_of_the_best_score(
 ):
     """Its scores are computed again from a model for each bias, by the rules of the export."""
     from sacrebleu.metrics import CHRF
+    from sacrebleu.significance import PairedTest
 
     import keras_transformer as kt
 
     sources, references = small(folder)
-    run, scores = kt.load_run("run", **rules), {}
+    run, scores, translations = kt.load_run("run", **rules), {}, {}
     for bias in few_biases:
         model = kt.with_end_bias(run.model, bias, run.target_tokenizer)
         texts = kt.Translator(model, *run.tokenizers, **run.all_settings)(sources)
+        translations[bias] = texts
         ratio = len("".join(texts)) / len("".join(references))
         scores[bias] = CHRF().corpus_score(texts, [references]).score, ratio
     best = max(scores, key=lambda bias: scores[bias][0])
     assert len(set(scores.values())) > 1, "the bias must matter"
+    systems = [("none", translations[0.0]), ("best", translations[best])]
+    _, compared = PairedTest(systems, {"chrF": CHRF()}, [references], test_type="bs")()
+    is_chance = compared["chrF2"][1].p_value * (len(few_biases) - 1) >= 0.05
+    written = 0.0 if is_chance else best
     seen = caught(monkeypatch, format)
     (tmp_path / "val.en").write_text("".join(f"{line}\n" for line in sources), "utf-8")
     (tmp_path / "val.de").write_text("".join(f"{line}\n" for line in references), "utf-8")
@@ -73,7 +80,7 @@ def test_export_takes_the_end_bias_of_the_best_score(
         assert chosen.startswith(f"--end-bias {best:g} has the best chrF2 on 20 lines (nrefs:1|")
         said.append(ran.stderr)
         end = seen["translator"].model.config.end_token_id
-        written = 0.0 if "no bias is written" in ran.stderr else best
+        assert ("no bias is written" in ran.stderr) == (written != best)
         bias = seen["translator"].model.output_bias if written else np.zeros(end + 1)
         assert float(bias[end]) == written
         assert (seen["card"]["end_bias"] or {"bias": 0.0})["bias"] == written
@@ -94,15 +101,24 @@ def test_best_bias_has_the_best_score_and_is_near_0(scores, metric, best):
 
 
 @pytest.mark.parametrize(
-    ("better", "written"), [(10, -0.5), (1, 0.0)], ids=["half of the lines", "one line"]
+    ("lines", "better", "tries", "written"),
+    [
+        (100, 10, 8, -0.5),
+        (100, 4, 1, -0.5),  # p is 0.02
+        (100, 4, 8, 0.0),  # the best of eight is as good by chance in one of six cases
+        (100, 1, 1, 0.0),
+        (20, 20, 1, 0.0),
+    ],
 )
-def test_bias_that_may_be_better_by_chance_is_not_written(capsys, better, written):
-    references = [f"line {number} of twenty that are read aloud" for number in range(20)]
-    without = [f"line {number} of twenty that is read out" for number in range(20)]
-    texts = {-0.5: references[:better] + without[better:], 0.0: without, 0.5: [""] * 20}
+def test_bias_that_may_be_better_by_chance_is_not_written(capsys, lines, better, tries, written):
+    references = [f"line {number} of many that are read aloud" for number in range(lines)]
+    without = [f"line {number} of many that is read out" for number in range(lines)]
+    texts = {-0.5: references[:better] + without[better:], 0.0: without}
+    texts |= {float(bias): [""] * lines for bias in range(1, tries)}
     assert chosen_bias(texts, [references], "bleu", False) == written
     said = capsys.readouterr().err
-    assert "--end-bias -0.5 has the best BLEU on 20 lines (nrefs:1|" in said
+    assert f"--end-bias -0.5 has the best BLEU on {lines} lines (nrefs:1|" in said
+    assert f"corrected for the best of {tries})" in said
     assert ("That may be chance, so no bias is written" in said) == (not written)
 
 
