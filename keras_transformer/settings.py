@@ -1,7 +1,7 @@
-"""Settings that users give. The rule of each is stated once, with its field, by `setting`.
+"""Settings that users give. `setting` states a field, its rule and its meaning in one place.
 
-The check and its error, the entry in the docstring, the option of a command and the row of a page
-are made from that rule. Also reads and writes YAML. Pure Python.
+The check, its error, the docstring's entry, the option of a command and the row of a page are made
+from it. Also reads and writes YAML. Pure Python.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from typing import Any, Self, get_args
 
 import yaml
 
-SECTIONS = re.compile(r"^    (?:Raises|Example|Reference)", re.MULTILINE)  # stand behind `Args`
+SECTIONS = re.compile(r"^    (?:Raises|Example|Reference)", re.MULTILINE)  # that follow `Args`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class Setting:
         at_least, at_most, above, below: bounds of a number. Optional.
         choices: tuple of all values that it may have. Optional.
         default_text: the default in words, if the value of the field does not say it. Optional.
-        may_change: bool. Whether it may change: of a recipe, when a run goes on; of a search, from
-            call to call without another graph. Defaults to `False`.
+        may_change: bool. Whether the value may change later: in a recipe, when a run goes on; in a
+            search, from call to call, without another graph. Defaults to `False`.
     """
 
     text: str
@@ -62,7 +62,7 @@ class Setting:
         return " and ".join(f"{word} {n:,}" for word, n in bounds.items() if n is not None)
 
     def allows(self, value: Any) -> bool:
-        """Whether a value, which is of the type of the field, may be given."""
+        """Whether the rule allows a value, whose type was checked before."""
         if self.choices:
             return value in self.choices
         if not isinstance(value, int | float):
@@ -94,7 +94,7 @@ def same_setting(kind: type["Settings"], name: str) -> Any:
 
 
 def setting_of(field: Field) -> Setting:
-    """Returns the `Setting` of a field; without a text and a rule if it is no `setting`."""
+    """Returns the `Setting` of a field; an empty one if `setting` did not make the field."""
     return field.metadata.get("setting", _PLAIN)
 
 
@@ -120,6 +120,14 @@ def _default(field):
     return f"Defaults to `{field.default!r}`.".replace("'", '"')
 
 
+def _with_arguments(docstring, entries):
+    """Returns a docstring with the section `Args`, before sections such as `Raises`."""
+    others = SECTIONS.search(docstring)
+    end = others.start() if others else len(docstring)
+    arguments = "\n".join(["    Args:", *entries, ""])
+    return f"{docstring[:end].rstrip()}\n\n{arguments}\n{docstring[end:]}"
+
+
 def _entry(name, kind, field):
     """Returns the entry of a docstring: type, what is allowed, text and default."""
     rule = setting_of(field)
@@ -142,24 +150,20 @@ class Settings:
 
     Checks each value against the annotated type of its field and its `Setting`, and rejects
     infinite floats and NaN. Converts numbers of NumPy and TensorFlow to Python's. Errors name the
-    field. Subclasses call `super().__post_init__()` before checks of several fields together. The
-    fields of a class that are a `setting` are described in its docstring.
+    field. Subclasses call `super().__post_init__()` before checks of several fields together. Each
+    field that `setting` made gets an entry in the docstring of its class.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        kinds = cls.__annotations__
+        made = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
         entries = [
-            _entry(name, kind, vars(cls)[name])
-            for name, kind in kinds.items()
-            if isinstance(vars(cls).get(name), Field) and setting_of(vars(cls)[name]).text
+            _entry(name, kind, made[name])
+            for name, kind in cls.__annotations__.items()
+            if name in made and setting_of(made[name]).text
         ]
         if entries and cls.__doc__:
-            others = SECTIONS.search(cls.__doc__)
-            end = others.start() if others else len(cls.__doc__)
-            start = cls.__doc__[:end].rstrip()
-            arguments = "\n".join(["    Args:", *entries, ""])
-            cls.__doc__ = f"{start}\n\n{arguments}\n{cls.__doc__[end:]}"
+            cls.__doc__ = _with_arguments(cls.__doc__, entries)
 
     @classmethod
     def rule(cls, name: str) -> Setting:
@@ -218,7 +222,7 @@ class Settings:
         return yaml_text(self.to_dict())
 
     def _make_lists(self, *names):
-        """Makes one path a list of one, before the types are checked."""
+        """Replaces each single path by a list that holds it. Call it before types are checked."""
         for name in names:
             if isinstance(path := getattr(self, name), str):
                 object.__setattr__(self, name, [path])

@@ -18,8 +18,9 @@ class Part:
         sources: list of strings.
         references: lists of references, as `evaluation.score` takes them.
         languages: codes of source and target; `None` if it is not stated.
-        is_of_recipe: whether a recipe states them. It may mean columns of a file then.
-        is_paired: whether a source that stands there several times is one line.
+        is_of_recipe: whether the lines are of a recipe, whose `languages` may name the columns of a
+            file instead.
+        is_paired: whether equal sources are merged into one line with several references.
     """
 
     sources: list[str]
@@ -57,16 +58,17 @@ def read_parts(
     settings: dict[str, Any],
     split: str = "test",
 ) -> list[Part]:
-    """Reads files, or a split of the recipe, each of whose corpora is a part.
+    """Reads the files that are given, or else a split of the recipe: a part for each corpus.
 
-    In two files, lines are what published scores count, so a repeated source stays.
+    Published scores count every line of a pair of files, so equal sources are not merged there.
 
     Args:
         run: path of the run.
         data: path of the folder of the recipe's data.
         sources, references: paths of the files. One file of sources has one or more of references;
             several have one each.
-        settings: those of the translator. Of several files, the languages are taken out of it.
+        settings: those of the translator. With several files, the codes of languages are removed
+            from it: they belong to the parts.
         split: `"test"` or `"validation"`.
     """
     from keras_transformer.runs.folder import RunFolder

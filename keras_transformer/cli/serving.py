@@ -23,8 +23,8 @@ FolderArgument = Annotated[
 Protect = Annotated[
     list[str] | None,
     typer.Option(
-        help=f"{TextSettings.rule('protect').summary} Only for /translate. Several times for "
-        "several. [default: as exported]"
+        help=f"{TextSettings.rule('protect').summary} Only for /translate. May be repeated. "
+        "[default: as exported]"
     ),
 ]
 
@@ -56,7 +56,7 @@ def translator_loader(folder, **options):
 def serve(
     directory: FolderArgument,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 or :: for all of this machine.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 or :: for all of them.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="0 takes a free one, which is printed.", min=0, max=65535)
@@ -72,10 +72,11 @@ def serve(
     *,
     limits: dict[str, Any],
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="Its pages may call the server; several for several.")
+        list[str] | None,
+        typer.Option(help="Origin whose pages may call the server. May be repeated."),
     ] = None,
     sentences: Annotated[
-        bool, typer.Option("--sentences/--lines", help="What /translate translates by itself.")
+        bool, typer.Option("--sentences/--lines", help="What /translate gives the model at once.")
     ] = True,
     protect: Protect = None,
     forwarded_allow_ips: Annotated[

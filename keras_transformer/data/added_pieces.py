@@ -1,7 +1,7 @@
-"""Further pieces for texts in one language, behind those of a SentencePiece model.
+"""Adds pieces for texts in one language to a SentencePiece model.
 
-A SentencePiece model is a message of `protobuf`: further pieces behind its bytes are the last ones
-of its list, and its first bytes are still the model without them.
+The model is a message of `protobuf`: bytes behind it add pieces to the end of its list, and without
+these bytes it is the old model.
 """
 
 import math
@@ -14,18 +14,18 @@ from keras_transformer.data.sentencepiece_training import train_sentencepiece
 from keras_transformer.data.training_lines import training_lines
 
 MAX_LINES = 2_000_000
-# So many pieces are learned for each new one: the model has some of them, and cannot make others.
+# Pieces that are learned for each that is wanted: the model has some, and cannot reach others.
 LEARNED = 4
 FIRST_TOKENS = 4 + 256  # of a model that is trained: special tokens and bytes
 
 
 def with_pieces(pieces: SentencePieces, code: str, added: Sequence[str]) -> SentencePieces:
-    """Returns the pieces of a model with further ones for texts in a language.
+    """Returns the pieces of a model with new ones for texts in a language.
 
     Args:
         pieces: `SentencePieces`.
         code: that of the language.
-        added: texts of the further pieces, the first ones are merged first.
+        added: texts of the new pieces; the first have the highest scores.
     """
     model = pieces.model_bytes
     rules = pieces.rules | {"added_language": code, "old_bytes": len(model)}
@@ -35,15 +35,16 @@ def with_pieces(pieces: SentencePieces, code: str, added: Sequence[str]) -> Sent
 def learn_pieces(
     pieces: SentencePieces, lines: Iterable[str], number: int, known: Iterable[str]
 ) -> list[str]:
-    """Returns pieces of a text that a model lacks: characters, at most half of them, then others.
+    """Learns pieces that a model lacks from text: first characters, at most half of them.
 
-    All are reached: the text of each is split into this piece alone, once the model has all.
+    The model can reach each of them: with all of them added, it splits the text of a piece into
+    this piece alone.
 
     Args:
-        pieces: those of the model. Its algorithm learns the further ones.
+        pieces: those of the model, whose algorithm learns the new ones.
         lines: lines of text.
         number: int, the maximum number of pieces.
-        known: tokens that no piece may be.
+        known: tokens that must not be returned.
 
     Raises:
         TypeError, ValueError: if `lines` are no strings, or there is no text.
@@ -59,16 +60,17 @@ def learn_pieces(
     new = [p.piece for p in learned if p.type == NORMAL and p.piece not in known]
     characters = [piece for piece in new if len(piece) == 1][: math.ceil(number / 2)]
     reached = _reached(model, characters + [piece for piece in new if len(piece) > 1])
-    return _reached(model, reached[:number])  # without the others, some may not be reached
+    # A piece may be reached by way of one that is not among the first, so ask again.
+    return _reached(model, reached[:number])
 
 
 def split_pieces(pieces: SentencePieces, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the numbers of a model's pieces that the texts of other pieces are split into."""
+    """Splits texts with a model; returns the numbers of the pieces of each."""
     return _load(_bare(pieces.model_bytes)).encode([*texts])
 
 
 def _reached(model, added):
-    """Returns the further pieces that a model with all of them splits no further."""
+    """Returns the new pieces that a model with all of them splits no further."""
     while added:
         processor = _load(_bare(model + _tail(model, added)))
         rows = processor.encode(added, out_type=str)
@@ -80,7 +82,7 @@ def _reached(model, added):
 
 
 def _tail(model, added):
-    """Returns further pieces as the bytes behind a model; old merges go before theirs."""
+    """Returns the bytes that add pieces to a model, with scores below all old ones."""
     scores = [piece.score for piece in read_model(model)[1].pieces if piece.type == NORMAL]
     lowest, step = min(scores) - 1, 1 if _is_bpe(model) else 1 / len(added)
     tail = ModelProto()

@@ -17,9 +17,10 @@ from keras_transformer.settings import Settings, setting
 from keras_transformer.texts import UNSPACED
 
 CHECKED_AT_ONCE = 1 << 16  # pairs
-MIN_SHARE = 0.05  # of the letters: the scripts of a side
-# Patterns of the letters of each script that Unicode recommends (UAX 31, table 5), of the letters
-# without a script, such as `µ`, and of all other scripts together. A letter may be of several.
+# A side uses a script if at least this share of its letters is of it.
+MIN_SHARE = 0.05
+# A pattern for each script that Unicode recommends (UAX 31, table 5). `Zyyy` and `Zinh` match
+# letters without a script, such as `µ`; `further` matches the other scripts. Several may match.
 _SCRIPTS = {
     code: rf"\p{{Script_Extensions={code}}}"
     for code in "Zyyy Zinh Latn Cyrl Hani Hira Kana Hang Arab Grek Hebr Deva Thai Armn Beng Bopo "
@@ -50,11 +51,11 @@ class CleaningSettings(Settings):
     )
     max_other_script: float | None = setting(
         None,
-        "Pairs with a side that has a larger share of letters of other scripts than its "
-        "language's. The scripts of a language are those of at least 5% of the letters that its "
-        "side had so far in this corpus, which is read once, in chunks of 65,536 pairs. A letter "
-        "of several scripts by Unicode, such as `ー`, is of each of them, and Japanese is written "
-        "in three.",
+        "Pairs with a side of which a larger share of the letters is in scripts that its language "
+        "does not use. A language uses the scripts of at least 5% of the letters that its side of "
+        "the corpus has had so far; the corpus is read once, in chunks of 65,536 pairs. A letter "
+        "that Unicode gives to several scripts, such as `ー`, counts for each of them. Japanese "
+        "uses three scripts.",
         at_least=0,
         at_most=1,
     )
@@ -63,7 +64,8 @@ class CleaningSettings(Settings):
 class Cleaner:
     """Leaves out pairs of one or several corpora.
 
-    Memory: 16 bytes a pair if duplicates are left out, for its hash of 64 bits and a copy.
+    Memory: if duplicates are left out, up to 16 bytes for each pair: a hash of 64 bits, and its
+    copy while more are added.
     """
 
     def __init__(self, settings: CleaningSettings) -> None:
@@ -123,31 +125,30 @@ def _rules(settings):
     return rules
 
 
-def _script_rule(share, numbers):
-    """Returns the rule for scripts; `numbers` count the characters of each side."""
-    others = [
-        regex.compile(rf"(?V1)[\p{{L}}--[{''.join(map(_SCRIPTS.get, _usual_scripts(side)))}]]")
-        for side in numbers
+def _script_rule(share, character_counts):
+    """Returns the rule for scripts, from how often each side has had each character."""
+    other_letters = [
+        regex.compile(rf"(?V1)[\p{{L}}--[{''.join(map(_SCRIPTS.get, _usual_scripts(counts)))}]]")
+        for counts in character_counts
     ]
 
     def is_broken(*pair):
-        shares = (len(other.findall(text)) for other, text in zip(others, pair, strict=True))
-        return any(
-            number > share * len(regex.findall(r"\p{L}", text))
-            for number, text in zip(shares, pair, strict=True)
-            if number
-        )
+        for pattern, text in zip(other_letters, pair, strict=True):
+            others = len(pattern.findall(text))
+            if others and others > share * len(regex.findall(r"\p{L}", text)):
+                return True
+        return False
 
     return is_broken
 
 
-def _usual_scripts(numbers):
-    """Returns the scripts of a side; the letters without a script belong to every side."""
+def _usual_scripts(character_counts):
+    """Returns the scripts of a side; letters without a script are usual on every side."""
 
-    def count(pattern):
-        letters = regex.findall(rf"(?=\p{{L}}){pattern}", "".join(numbers))
-        return sum(numbers[letter] for letter in letters)
+    def count_letters(pattern):
+        letters = regex.findall(rf"(?=\p{{L}}){pattern}", "".join(character_counts))
+        return sum(character_counts[letter] for letter in letters)
 
-    least = MIN_SHARE * count(".")
-    usual = {code for code, pattern in _SCRIPTS.items() if count(pattern) >= least}
+    least = MIN_SHARE * count_letters(".")
+    usual = {code for code, pattern in _SCRIPTS.items() if count_letters(pattern) >= least}
     return {"Zyyy", "Zinh"} | usual | (_JAPANESE if usual & {"Hira", "Kana"} else set())

@@ -1,4 +1,4 @@
-"""`FunctionPieces`: ids that functions of TensorFlow give, such as those of a KerasHub layer."""
+"""`FunctionPieces`: token ids by two functions of TensorFlow, such as methods of a layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,10 +54,10 @@ class FunctionPieces(tf.Module):
         return [text.decode() for text in texts.numpy()]
 
     def ids_by_number(self, ids: dict[str, int], unknown: Any) -> None:
-        """Returns `None`: the numbers are the ids."""
+        """Returns `None`: the numbers are the token ids already."""
 
     def normalize(self, text: str) -> str:
-        """Returns what is restored of a text."""
+        """Returns a text after encoding and decoding."""
         return self.decode(self.encode_numbers([text]))[0]
 
     def __reduce__(self) -> Any:

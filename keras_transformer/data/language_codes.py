@@ -1,4 +1,4 @@
-"""Codes of languages: which token of a model a code that people type stands for. Pure Python."""
+"""Finds the languages of a model by the codes that people type, such as `de`. Pure Python."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,13 @@ from typing import Any
 
 # The arguments and settings that hold such codes.
 LANGUAGES = "source_language", "target_language"
-SAME_LANGUAGE = 5  # largest distance of two codes, by Unicode's table of languages that match
+SAME_LANGUAGE = 5  # codes that are at most this far apart, by `langcodes`, name one language
 
 
 def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
-    """Returns the code by which a model has a language, such as `deu_Latn` for `de-DE`.
+    """Returns the model's own code for a language, such as `deu_Latn` for `de-DE`.
+
+    Of several scripts, the usual one: `zho_Hans` for `zh`.
 
     Args:
         code: of ISO 639-1 or 639-3, perhaps with a script or region: `de`, `deu`, `zh-Hant`.
@@ -18,7 +20,7 @@ def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
         language_ids: the tokens of the model's languages, by their codes.
 
     Raises:
-        ValueError: if the model does not have it, or has several: the nearest ones are named.
+        ValueError: if the model does not have it; the nearest codes are named.
     """
     if (same := closest_language(code, language_ids, SAME_LANGUAGE)) is not None:
         return same
@@ -30,7 +32,7 @@ def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
 
 
 def closest_language(code: str, language_ids: Mapping[str, int], max_distance: int) -> str | None:
-    """Returns the code by which a model has a language, or one near it; `None` if it has none.
+    """Returns the model's own code for a language, or one near it; `None` if it has none.
 
     Args:
         code, language_ids: as in `find_language`.
@@ -41,7 +43,7 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
     import langcodes
 
     def parsed(text):
-        # Of NLLB's codes, such as `deu_Latn`, or M2M-100's, such as `de`.
+        # NLLB writes `deu_Latn`, M2M-100 `de`: compare them in one form.
         return langcodes.Language.get(text, normalize=True)
 
     try:
@@ -58,15 +60,16 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
 def ids_of_parts(
     language_ids: Mapping[str, int], parts: Sequence[Any], codes: Sequence[str | None]
 ) -> list[list[int]]:
-    """Returns the tokens of source and target of each part; none, if a tokenizer has no such.
+    """Returns the language tokens of source and target of each part; `[]` if there are none.
 
     Args:
         language_ids: those of the tokenizer.
-        parts: the `Corpus` of each part; none: the pairs are one part, which states no languages.
+        parts: the `Corpus` of each part. Empty: the pairs are one part, which states no languages.
         codes: of source and target of the parts that state none; `None` if not given.
 
     Raises:
-        ValueError: if a language is missing, or none of the tokenizer's.
+        ValueError: if a language is missing, the tokenizer does not have it, or a code is given
+            for a tokenizer without language tokens.
     """
     if not language_ids:
         for name, code in zip(LANGUAGES, codes, strict=True):

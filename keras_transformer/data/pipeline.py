@@ -43,7 +43,7 @@ if keras.config.backend() == "tensorflow":
 PREFETCHED = 2  # batches
 SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
 NOISE = "subword_regularization", "word_dropout"
-UNSTORED = (*NOISE, "shapes", *LANGUAGES)  # if they are not set
+UNSTORED = (*NOISE, "shapes", *LANGUAGES)  # left out of `settings` unless they are set
 
 
 def make_dataset(
@@ -154,8 +154,10 @@ class BatchStream:
         report: `DatasetReport`.
         is_read: whether an iteration has begun. May be set to `False`.
         settings: the arguments that decide which pairs are in which batch, by name.
-        lengths: int32 array `(pairs, 2)`, tokens of both sides of all pairs, tag and END included.
-        fingerprint: hash of the token ids in their order, and the weights and tags of corpora.
+        lengths: int32 array `(pairs, 2)`, tokens of both sides of all pairs, with tag, language
+            and END.
+        fingerprint: hash of the token ids in their order, the languages, and the weights and tags
+            of corpora.
     """
 
     def __init__(
@@ -264,8 +266,9 @@ class BatchStream:
             counts_epochs: whether a complete iteration advances the epoch. `False`: only `seek`
                 changes the epoch. Use it if a strategy prefetches batches, because prefetched
                 batches would be counted.
-            own: on TensorFlow, for one of several workers: called with the number of rows of a
-                batch, returns those that the worker uses, see `arrays`. Defaults to all.
+            own: for one of several workers on TensorFlow: function of the number of rows of a
+                batch that returns the slice of those that the worker uses, see `arrays`. Defaults
+                to all.
         """
         if keras.config.backend() != "tensorflow":
             return BatchFeeder(self, self._counted_arrays if counts_epochs else self._arrays)
@@ -432,7 +435,7 @@ def stream_of(dataset: "tf.data.Dataset | BatchFeeder | BatchStream") -> BatchSt
 
 
 def _padded(rows, pad_token_id, length, num_rows, first):
-    """Returns padded token ids, int32 `(B, L)`, and their mask; `rows` stand from `first` on."""
+    """Returns padded ids, int32 `(B, L)`, and their mask: `rows` from row `first` on."""
     lengths = np.zeros(num_rows, int)
     lengths[first : first + len(rows)] = [len(row) for row in rows]
     is_token = np.arange(length or lengths.max()) < lengths[:, None]

@@ -10,8 +10,7 @@ class Shapes:
 
     The shapes are nested: each has sides at least as long as the previous one. So a pair fits into
     its own shape, the smallest that holds it, and into all larger ones. Pairs of smaller shapes
-    fill the last batch of a shape. Only the last batch of the smallest shape may have rows of
-    padding.
+    fill the last batch of a shape. Only the last of all batches may have rows of padding.
 
     Args:
         lengths: int array `(N, 2)`, tokens of source and target, START or END included.
@@ -81,7 +80,8 @@ def choose_rows(num_pairs: list[int], max_rows: list[int]) -> tuple[list[int], l
 
     The 7 pairs of the largest shape need 4 batches of 2 rows, and leave 1 row. It takes one of the
     2 pairs of the middle shape. The other one is in a full batch of 3 rows, with 2 of the 5 pairs
-    of the smallest shape. So 3 pairs are left for that.
+    of the smallest shape. So 3 pairs of the
+    smallest shape are left: one batch of 3 rows.
 
     >>> choose_rows(num_pairs=[5, 2, 7], max_rows=[4, 3, 2])
     ([3, 3, 2], [1, 1, 4])
@@ -106,7 +106,8 @@ def choose_sides(lengths: np.ndarray, number: int) -> np.ndarray:
     """Chooses nested shapes `(S, T)` for pairs, each pair padded to the smallest that holds it.
 
     No other nested shapes of the candidate lengths have fewer slots. Candidates are all lengths up
-    to 20 that occur, and above one for each 5%, so that the time does not depend on the longest.
+    to 20 that occur; above, only the longest of each group that spans 5%, so that a long outlier
+    costs little time.
 
     Args:
         lengths: int array `(N, 2)`, tokens of source and target.
@@ -149,7 +150,7 @@ def choose_sides(lengths: np.ndarray, number: int) -> np.ndarray:
 
 
 def _candidates(lengths):
-    """Returns the longest of each 5% of the lengths, ascending."""
+    """Groups lengths that differ by about 5% at most; returns the longest of each, ascending."""
     values = np.unique(lengths)
     groups = itertools.groupby(values.tolist(), lambda length: int(np.log(length) / 0.05))
     return np.array([max(group) for _, group in groups])
@@ -168,15 +169,17 @@ def _count_pairs_that_fit(lengths, source_lengths, target_lengths):
 def _with_one_more_shape(totals, num_pairs, slots):
     """Returns the fewest slots of the pairs of each candidate, with one more smaller shape.
 
-    If `inner` is the largest of the smaller shapes, these are `totals[inner]`, and `slots[outer]`
-    for each pair that fits into `outer` alone. Candidates with equally many slots per pair share
-    one search for the best inner shape: a cumulative minimum over all shapes that are not longer.
+    With `inner` as the next smaller shape, the pairs that fit into it need `totals[inner]` slots,
+    and each other pair of `outer` needs `slots[outer]`. Candidates with equally many slots per pair
+    share one search for the best inner shape: a cumulative minimum over all shapes that are not
+    longer.
     """
     fewest = np.empty_like(totals)
     for outer_slots in np.unique(slots):
-        best = totals - num_pairs * outer_slots
-        best = np.minimum.accumulate(np.minimum.accumulate(best, axis=0), axis=1)
-        fewest = np.where(slots == outer_slots, best + num_pairs * outer_slots, fewest)
+        # Less than if all pairs of the inner shape were padded to the outer one.
+        change = totals - num_pairs * outer_slots
+        change = np.minimum.accumulate(np.minimum.accumulate(change, axis=0), axis=1)
+        fewest = np.where(slots == outer_slots, change + num_pairs * outer_slots, fewest)
     return fewest
 
 

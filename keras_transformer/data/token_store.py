@@ -1,4 +1,4 @@
-"""Token ids of a corpus: in memory, or in a token store, whose files are mapped and never read in.
+"""Token ids of a corpus: in memory, or in a token store, whose files are mapped into memory.
 
 A store is a folder of plain arrays for `numpy.memmap`. Arrow and ArrayRecord would be a further
 dependency; here nothing is copied, and a row is found by its start.
@@ -81,11 +81,11 @@ def token_rows(
     """Returns the token ids of pairs, from a store if one is given; builds a missing store.
 
     Args:
-        pairs: iterable of (source, target) strings. For a store they must be `Pairs` that have a
-            `fingerprint()`.
-        tokenizers: those of source and target. For a store, they need such a method too.
+        pairs: iterable of (source, target) strings. For a store they must be `Pairs` with a
+            `fingerprint()`; without one, the ids stay in memory, and a warning says so.
+        tokenizers: those of source and target. For a store, each needs a `fingerprint()` too.
         store: folder of the stores; each key has its own folder in it. Optional.
-        advance: called with the number of pairs that are newly in the store. Optional.
+        advance: called after each chunk with the number of pairs that were written. Optional.
         languages: tokens of the languages of source and target of each part of the pairs, if these
             decide how text is split, see `splits_by_language`. Defaults to none.
 
@@ -104,7 +104,7 @@ def token_rows(
 def store_key(
     pairs: Pairs, tokenizers: Sequence[TokenizerLike], languages: Sequence[Sequence[int]] = ()
 ) -> str | None:
-    """Returns the name of the store of pairs; `None`, with a warning, if they have none."""
+    """Returns the name of a store's folder; `None`, with a warning, without all fingerprints."""
     hashes: list[Any] = [FORMAT, *languages]
     hashed = [(pairs.kind, pairs.fingerprint)]
     hashed += [(type(tokenizer).__name__, tokenizer.fingerprint) for tokenizer in tokenizers]
@@ -123,7 +123,7 @@ def store_key(
 def expected_size(
     pairs: Iterable[tuple[str, str]], tokenizers: Sequence[TokenizerLike]
 ) -> tuple[int, int]:
-    """Returns the number of pairs, which are read, and about how many bytes their store has."""
+    """Reads the pairs; returns their number, and about how many bytes their store would have."""
     sample = Sample(pairs)
     number = sum(1 for _ in sample)
     tokens = _in_memory(sample.items, tokenizers).lengths.sum(axis=0)
@@ -184,8 +184,8 @@ def _chunks(pairs, sample, languages):
 def _build(path, pairs, tokenizers, advance, languages):
     """Builds a store, or waits for another process that builds it, and returns its rows.
 
-    What a killed process left is deleted: unlike a `Journal`, a build does not go on. Other
-    settings have another key, so none are compared.
+    What a killed process left is deleted: unlike a `Journal`, a build starts over. Settings are
+    part of the key, so they are not checked here.
     """
     with named_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ def _write(folder, pairs, tokenizers, advance, path, languages):
 
 
 def _open(path, pairs):
-    """Returns the rows of a store; `None` if there is none, or a warning says it is damaged."""
+    """Returns the rows of a store; `None` if there is none or, with a warning, it is damaged."""
     if not path.is_dir():
         return None
     try:

@@ -18,7 +18,7 @@ from keras_transformer.types import Path
 
 FORMAT = 1
 FUNCTIONS = "functions"  # kind of a tokenizer whose pieces are `FunctionPieces`: it has no file
-IN_GRAPH = "graph"  # kind of a tokenizer that only the graph of a SavedModel has
+IN_GRAPH = "graph"  # kind of a tokenizer that exists only in the graph of a SavedModel
 # The names of the files in a folder: one for both sides, or one for each.
 JOINT, SIDES = "tokenizer.json", ("source.json", "target.json")
 
@@ -29,11 +29,12 @@ def write_tokenizer(path: Path, tokenizer: TokenizerLike, pieces: Any = None) ->
     Args:
         path: path of the JSON file.
         tokenizer: `TokenizerLike`.
-        pieces: those of a `Tokenizer`; `None`: the file does not tell how texts are read.
+        pieces: the pieces of a `Tokenizer`. `None`: the file describes the vocabulary alone, and
+            cannot encode text.
     """
     path = pathlib.Path(path)
     if path.suffix == model_file(path).suffix:
-        raise ValueError(f"`path` must be that of a JSON file. Received: path={str(path)!r}")
+        raise ValueError(f"`path` must be the path of a JSON file. Received: path={str(path)!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     model = None if pieces is None else pieces.model_bytes or None
     if model is not None:
@@ -58,17 +59,17 @@ def read_tokenizer(path: Path) -> tuple[Any, Vocabulary, str | None]:
     """Returns the pieces, the vocabulary and the tag of a tokenizer's file.
 
     Raises:
-        FileNotFoundError: if the file does not exist, or its model.
+        FileNotFoundError: if the file, or the `*.spm` file beside it that it needs, does not exist.
         ValueError: if it is not the file of a tokenizer.
     """
     path = pathlib.Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"`path` must be an existing file. Received: path={str(path)!r}")
     if path.read_bytes().removeprefix(codecs.BOM_UTF8).lstrip()[:1] != b"{":
-        return *_read_model_of_before(path), None
+        return *_read_old_model(path), None
     entries = read_entries(path)
     try:
-        if "format" not in entries:  # written by hand, or by the version before
+        if "format" not in entries:  # written by hand, or by an earlier version
             kind, symbols = _symbol_kind(entries), entries["symbols"]
             return *symbol_parts(kind, symbols, entries["normalization"]), None
         pieces = pieces_of(entries, path)
@@ -86,6 +87,8 @@ def read_entries(path: Path) -> dict[str, Any]:
         entries = json.loads(pathlib.Path(path).read_text("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be the file of a tokenizer. {error}") from None
+    if not isinstance(entries, dict):
+        raise ValueError(f"{path} must be the file of a tokenizer: a JSON object.")
     if entries.get("format", FORMAT) != FORMAT:
         must = f"{path} must be the file of a tokenizer of format {FORMAT}"
         raise ValueError(f"{must}. Received: format {entries['format']}, of a later version")
@@ -98,7 +101,7 @@ def vocabulary_of(entries: dict[str, Any]) -> Vocabulary:
     return Vocabulary(
         entries["vocabulary"],
         **{name: entries[name] for name in names},
-        language_ids=entries.get("language_ids", {}),  # files of before have none
+        language_ids=entries.get("language_ids", {}),  # files of earlier versions have none
     )
 
 
@@ -111,9 +114,10 @@ def exported_paths(folder: Path) -> list[pathlib.Path]:
     if joint.is_file():
         return [joint]
     if missing := [path.name for path in sides if not path.is_file()]:
-        must = f"`folder` must hold {JOINT}, or {' and '.join(SIDES)}: a model whose tokenizers"
-        must += " are SentencePiece models or symbols"
-        raise FileNotFoundError(f"{must}. Received: {str(folder)!r} without {missing[0]}")
+        must = f"`folder` must hold {JOINT}, or {' and '.join(SIDES)}."
+        which = "Only tokenizers of SentencePiece models and of symbols are exported as files."
+        received = f"Received: {str(folder)!r} without {missing[0]}"
+        raise FileNotFoundError(f"{must} {which} {received}")
     return sides
 
 
@@ -130,7 +134,7 @@ def _symbol_kind(entries):
     return kind
 
 
-def _read_model_of_before(path):
+def _read_old_model(path):
     """Reads a tokenizer of an earlier version: a SentencePiece model, or two files of Marian."""
     from keras_transformer.data.sentencepiece_parts import (
         marian_parts,

@@ -17,8 +17,8 @@ SPECIAL_TOKENS = ("pad_token_id", "start_token_id", "end_token_id")
 class TokenizerLike(Protocol):
     """What the package needs of a tokenizer. A tokenizer of your own inherits from this class.
 
-    It must have the first five attributes, and the methods `encode` and `decode`. What it does not
-    set of the others is as here.
+    It must have the first five attributes, and the methods `encode` and `decode`. The others have
+    defaults.
 
     Attributes:
         vocabulary_size: int, number of token ids. The ids are 0 to `vocabulary_size - 1`.
@@ -28,7 +28,7 @@ class TokenizerLike(Protocol):
         vocabulary: the tokens as strings, in the order of their ids, for reports and for the places
             where long lines are split. A token that begins a word begins with U+2581, as in `▁cat`;
             otherwise long lines are split inside words.
-        unk_token_id: int, the id of what it does not know, for word dropout. `None`: there is none.
+        unk_token_id: int, the id of unknown text, for word dropout. `None`: there is none.
         languages: codes of the target languages that it has tags for: a text may begin with
             `>>fra<<`, which is one token.
         language_ids: the id of each language's token, by its code, such as `eng_Latn`. If there are
@@ -39,13 +39,13 @@ class TokenizerLike(Protocol):
             dropout leaves as they are.
         joiner: what stands between the translations of the parts of a long line.
         learned_from: the sample of lines that the vocabulary was learned from, as text.
-        unknown: function that counts the symbols of texts that it does not know. `None`: it knows
-            all, or does not count.
-        graph: the same tokenizer for TensorFlow graphs, for `export_saved_model`: a `tf.Module`, so
-            that the SavedModel contains its tables, with the methods `tokenize(text)`, string
-            tensor `(B,)` to int32 `RaggedTensor` `(B, None)`; `detokenize(token_ids)`, padded int32
-            tensor `(B, T)` to string tensor `(B,)`; and `tokens(token_ids)`, int32 tensor of any
-            shape to the entries of `vocabulary`. `None`: it cannot be exported as a SavedModel.
+        unknown: function that counts the symbols of texts that the vocabulary lacks. `None`: it
+            lacks none, or they are not counted.
+        graph: a `tf.Module` that does the same in a TensorFlow graph, for `export_saved_model`. It
+            holds the tables that a SavedModel needs, and has three methods. `tokenize(text)`:
+            string tensor `(B,)` to int32 `RaggedTensor` `(B, None)`. `detokenize(token_ids)`:
+            padded int32 tensor `(B, T)` to string tensor `(B,)`. `tokens(token_ids)`: int32 tensor
+            of any shape to the entries of `vocabulary`. `None`: there is no SavedModel of it.
 
     `encode` must return none of the three special ids.
     """
@@ -83,7 +83,8 @@ class TokenizerLike(Protocol):
     def for_language(self, language_id: int) -> "TokenizerLike":
         """Returns the tokenizer of texts in a language: by default this one.
 
-        It has the same vocabulary, but may split text into other tokens. Both decode all.
+        It has the same vocabulary, but may split text into other tokens. Either of them decodes
+        the ids of the other.
 
         Args:
             language_id: one of `language_ids`.
@@ -91,7 +92,7 @@ class TokenizerLike(Protocol):
         return self
 
     def fingerprint(self) -> str | None:
-        """Returns the hash of all that decides the ids of a text, for a token store.
+        """Returns a hash of everything that determines the ids of a text, the key of a token store.
 
         `None`: there is none, and the token ids stay in memory.
         """
@@ -99,7 +100,7 @@ class TokenizerLike(Protocol):
 
 
 INTEGERS = ("vocabulary_size", *SPECIAL_TOKENS)
-# Members that a class of a user's own may leave as they are.
+# Members that a class of a user's own may inherit as they are.
 INHERITED = (
     *{*TokenizerLike.__annotations__} - {*INTEGERS, "vocabulary"},
     "fingerprint",
@@ -110,7 +111,7 @@ INHERITED = (
 def check_tokenizers(
     tokenizer: Any, target_tokenizer: Any | None
 ) -> tuple[TokenizerLike, TokenizerLike]:
-    """Returns the tokenizers of source and target, or raises a `TypeError` if one is none.
+    """Returns the tokenizers of source and target; raises a `TypeError` if one is no tokenizer.
 
     Args:
         tokenizer: `TokenizerLike` of the source.
@@ -141,7 +142,7 @@ def _missing_members(tokenizer):
         is_own = getattr(type(tokenizer), name, None) is not getattr(TokenizerLike, name)
         if not (is_own and callable(getattr(tokenizer, name, None))):
             missing.append(f"`{name}()`")
-    # Without `hasattr`, which would make `graph`, and import TensorFlow for it.
+    # `hasattr` would evaluate the property `graph`, which imports TensorFlow.
     absent = object()
     is_complete = all(inspect.getattr_static(tokenizer, n, absent) is not absent for n in INHERITED)
     return missing + ([] if is_complete else ["the base class `TokenizerLike`"])
@@ -186,16 +187,15 @@ def encode_in_languages(
     """
     if language_ids is None:
         return encode(tokenizer, texts)
-    of_languages = {i: tokenizer.for_language(i) for i in {*language_ids}}
-    if all(of_language is tokenizer for of_language in of_languages.values()):
+    tokenizers = {i: tokenizer.for_language(i) for i in {*language_ids}}
+    if all(of_language is tokenizer for of_language in tokenizers.values()):
         return encode(tokenizer, texts)
     rows: list[Any] = [None] * len(texts)
-    for language_id, of_language in of_languages.items():
-        numbers = [n for n, i in enumerate(language_ids) if i == language_id]
-        for number, row in zip(
-            numbers, encode(of_language, [texts[n] for n in numbers]), strict=True
-        ):
-            rows[number] = row
+    for language_id, of_language in tokenizers.items():
+        places = [place for place, i in enumerate(language_ids) if i == language_id]
+        encoded = encode(of_language, [texts[place] for place in places])
+        for place, row in zip(places, encoded, strict=True):
+            rows[place] = row
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Searches that depend on a step function only, and the translator of strings around them."""
+"""Searches of token ids, the engines that run them, and `Translator`, which translates text."""
 
 from keras_transformer.lazy_names import attach
 

@@ -16,17 +16,17 @@ from keras_transformer.present_weights import present_weights
 def with_end_bias(model: Any, bias: float, tokenizer: Any = None) -> Any:
     """Returns a copy of a model, with a number added to the logit of the end token.
 
-    A negative number makes translations longer, also those of greedy search. Where sentences end
-    with a full stop, the model ends them by it, and is sure of the end token behind it: give the
+    A negative number makes translations longer, also those of greedy search. After a full stop, a
+    model is almost sure of the end token, so a bias of that token alone changes little. Give the
     tokenizer, and tokens such as `.` and `?` get the bias too.
 
     It is part of the bias of the logits, and `output_bias` of the copy's config is `True`: files
     and exports of the copy have it. On TensorFlow, the copy shares the memory of the weights until
-    one of both is trained. It is not compiled.
+    either is trained. It is not compiled.
 
     Args:
         model: `Transformer`; or `Ensemble`, each of whose models gets the bias.
-        bias: float, added to the logits: the odds of each token are multiplied by `exp(bias)`.
+        bias: float, added to the logits: the odds of these tokens are multiplied by `exp(bias)`.
         tokenizer: that of the target. Defaults to `None`: the end token alone.
 
     Returns:

@@ -16,7 +16,8 @@ class ProgramKey(NamedTuple):
     Attributes:
         function: callable that was compiled.
         static: its arguments that are no tensors.
-        shapes: for each tensor, its shape if the program needs just that, else its number of axes.
+        shapes: for each input, its shape if the program is compiled for that shape, else its number
+            of axes.
         weights: the `id` of each weight of the model.
         is_xla: whether TensorFlow's XLA compiled it.
     """
@@ -31,8 +32,8 @@ class ProgramKey(NamedTuple):
 def find_or_compile(model: Any, key: ProgramKey, compile_program: Callable[[], Any]) -> Any:
     """Returns the program of a model for a key, and keeps it as long as the model exists.
 
-    A model has at most 32 programs, without those of TensorFlow's XLA, which TensorFlow never
-    frees. The least recently used one goes first.
+    At most 32 programs of a model are kept; the least recently used one goes first. Those of
+    TensorFlow's XLA do not count and are always kept, because TensorFlow never frees them.
 
     Args:
         model: such as a `Transformer`. The program must not hold a reference to it.

@@ -23,9 +23,9 @@ from keras_transformer.export.search_tree import tree_of_model
 
 
 class GraphTranslator:
-    """Functions of a translator that are traced: those of token ids, and those of strings above.
+    """A translator's functions for a TensorFlow graph.
 
-    The functions of strings call those of ids, so the file has one search.
+    Some take token ids. The others take strings, and call them, so the file has one search.
 
     Args:
         translator: `Translator`, whose tokenizers have a `graph`.
@@ -73,9 +73,7 @@ class GraphTranslator:
         n_best = tf.clip_by_value(tf.broadcast_to(n_best, rows), 1, most)
         rule = SearchSettings.rule("alpha")
         alpha = tf.clip_by_value(tf.broadcast_to(alpha, rows), rule.at_least, rule.at_most)
-        longest = tf.maximum(tf.broadcast_to(max_length, rows), 1)
-        longest = tf.minimum(longest, learned_positions(self._config) or longest)
-        longest = tf.where(self._lengths(token_ids) > 1, longest, 0)
+        longest = self._longest_allowed(tf.broadcast_to(max_length, rows), token_ids)
         search, inputs = make_model_search(
             self._model,
             token_ids,
@@ -93,6 +91,12 @@ class GraphTranslator:
             scores=tf.where(is_wanted, result.scores, IMPOSSIBLE),
         )
         return trim(result, self._config.pad_token_id)._asdict()
+
+    def _longest_allowed(self, max_length, token_ids):
+        """Returns the maximum lengths `(B,)`: at least 1, but 0 for a source of no tokens."""
+        longest = tf.maximum(max_length, 1)
+        longest = tf.minimum(longest, learned_positions(self._config) or longest)
+        return tf.where(self._lengths(token_ids) > 1, longest, 0)
 
     def score_rows(self, token_ids, target_ids, language_ids=None):
         """Returns the log-prob of each token of given translations, float32 `(B, T)`."""
@@ -143,7 +147,7 @@ class GraphTranslator:
     def _translate_batch(self, token_ids, prefix_ids, *others):
         *languages, n_best, alpha, longest = others
         most, is_distinct = self.settings.max_hypotheses, self._is_distinct
-        # To pick several with distinct texts, a search must keep all; for 1, one is enough.
+        # Equal texts are dropped after the search, so it keeps all hypotheses, unless 1 is enough.
         wanted = tf.where(n_best <= 1, 1, most) if is_distinct else n_best
         result = self.search(token_ids, prefix_ids, wanted, alpha, longest, *languages)
         texts = self._texts(result["token_ids"])
@@ -200,7 +204,7 @@ class GraphTranslator:
         return [language_tokens(code, name, self.language_ids, rows) for code, name in codes]
 
     def _with_languages(self, token_ids, sources, targets):
-        """Returns rows with the tokens of their languages, and a list of the column of targets.
+        """Returns source rows with language tokens, and a list of the column of target languages.
 
         The list is empty, and the rows as they are, if the model has no tokens of languages.
         """
@@ -240,7 +244,7 @@ class GraphTranslator:
 
 
 def _distinct(result, texts):
-    """Makes hypotheses missing, and last, if a better one has the same text."""
+    """Empties each hypothesis whose text a better one has, and moves it behind the others."""
     is_equal, ranks = texts[:, :, None] == texts[:, None, :], tf.range(tf.shape(texts)[1])
     is_repeated = tf.reduce_any(is_equal & (ranks[:, None] > ranks), axis=2)
     result["lengths"] = tf.where(is_repeated, 0, result["lengths"])

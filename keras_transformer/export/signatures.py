@@ -46,7 +46,7 @@ class Signatures(tf.Module):
 
 
 def _languages(translator):
-    """The languages of lines for which none is given: those of the translator, by its codes."""
+    """Returns the default languages, as codes of the model; "" where the translator has none."""
     settings, ids = translator.text_settings, translator.source_tokenizer.language_ids
     codes = {name: getattr(settings, name) or "" for name in LANGUAGES}
     if ids:
@@ -102,10 +102,10 @@ def _of_ids(method, *names):
 
 
 def _of_strings(method, *texts, **options):
-    """Returns a `tf.function` of vectors.
+    """Returns a `tf.function` of vectors, such as `f(text, n_best=[1], alpha=[0.6])`.
 
     Args:
-        method: callable that gets them by name, and returns the outputs by name.
+        method: callable that takes the vectors as keyword arguments, and returns a dict of outputs.
         *texts: names of vectors of strings.
         **options: the defaults of the others.
     """

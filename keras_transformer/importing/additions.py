@@ -1,4 +1,4 @@
-"""Adds a language to a model that was read: tokens, and rows of the embeddings for them."""
+"""Adds a language to a model that is imported: its tokens, and their embeddings."""
 
 import re
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from keras_transformer.importing.marian import OUTPUT_BIAS
 from keras_transformer.training.losses import EXCLUDED_LOGIT
 
 NUM_PIECES = 2000
-# How the families spell codes: {expression: in words}.
+# How families of models spell the codes of languages: {regular expression: in words}.
 SPELLINGS = {
     r"[a-z]{3}_[A-Z][a-z]{3}": "three letters of ISO 639-3, `_`, and four letters of the script",
     r"[a-z]{2,3}": "two or three letters of ISO 639",
@@ -28,9 +28,9 @@ class Addition:
 
     Args:
         language: its code, spelled as the model's codes.
-        like: code of a language of the model, whose row of the embeddings is copied.
+        like: code of a language of the model, whose embedding is copied.
         text: path of a file in the language, to learn pieces from. Optional.
-        num_pieces: the maximum number of these.
+        num_pieces: maximum number of pieces.
     """
 
     language: str
@@ -48,7 +48,7 @@ class Addition:
     ) -> Self | None:
         """Returns what the arguments of `import_model` ask for; `None` if nothing.
 
-        Raises a `ValueError` if one is given without those that it needs.
+        Raises a `ValueError` if an argument is given without the others that it needs.
         """
         if num_pieces is not None and (add_pieces is None or num_pieces < 1):
             raise ValueError(
@@ -57,8 +57,8 @@ class Addition:
             )
         if add_pieces is not None and add_language is None:
             raise ValueError(
-                "`add_pieces` (`--add-pieces`) must be given with `add_language`, whose texts have "
-                f"the pieces. Received: add_pieces={str(add_pieces)!r}"
+                "`add_pieces` (`--add-pieces`) must be given with `add_language`, the language of "
+                f"the text. Received: add_pieces={str(add_pieces)!r}"
             )
         if add_language is None and like is None:
             return None
@@ -72,10 +72,10 @@ class Addition:
 
 
 def add_to(read: ForeignModel, addition: Addition) -> ForeignModel:
-    """Returns a model that was read with a further language: its token, then pieces, if any.
+    """Returns an imported model with one more language: its token, then new pieces, if any.
 
-    The row of the token in the embeddings is that of the similar language, the row of a piece the
-    mean of those that its text was split into. Their logits have a bias of -1e9, so that the
+    The embedding of the token is a copy of the similar language's, that of a piece the mean over
+    the old pieces that its text was split into. Their logits have a bias of -1e9, so that the
     probabilities of all other tokens stay as they were.
 
     Args:
@@ -83,9 +83,8 @@ def add_to(read: ForeignModel, addition: Addition) -> ForeignModel:
         addition: `Addition`.
 
     Raises:
-        ValueError: if the model has no tokens of languages or has this language, the code is
-            spelled otherwise than the model's, or the model lacks the similar language; or if the
-            text gives no pieces.
+        ValueError: if the model has no tokens of languages, already has this language, lacks the
+            similar one, or spells codes differently; or if the text gives no new pieces.
         FileNotFoundError, CorpusError: if the text cannot be read.
     """
     tokenizer, *_ = read.tokenizers
@@ -139,7 +138,7 @@ def _learned(tokenizer, addition):
     if not pieces:
         raise ValueError(
             "`add_pieces` (`--add-pieces`) must be text with pieces that the model lacks. "
-            f"Received: add_pieces={str(addition.text)!r}. Leave it out"
+            f"Received: add_pieces={str(addition.text)!r}. Give more text, or leave it out"
         )
     return pieces
 
@@ -153,12 +152,13 @@ def _ids_before(tokenizer, pieces):
 
 
 def _with_rows(arrays, ids_of_rows):
-    """Returns the arrays of a model with further rows of the embeddings, whose logits are -1e9.
+    """Returns the arrays of a model with more embeddings, and a bias of -1e9 for their logits.
 
-    Each is the mean of the rows of some ids.
+    Each new row is the mean of the rows of one element of `ids_of_rows`.
     """
     table = arrays["Wemb"]
     rows = np.array([table[ids].mean(axis=0, dtype="float32") for ids in ids_of_rows])
     bias = np.zeros(len(table) + len(rows), "float32")
     bias[-len(rows) :] = EXCLUDED_LOGIT
-    return arrays | {"Wemb": [table, rows], OUTPUT_BIAS: bias}  # the table stays mapped
+    # A list of parts, so that the memory-mapped table is not copied.
+    return arrays | {"Wemb": [table, rows], OUTPUT_BIAS: bias}

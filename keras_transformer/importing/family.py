@@ -19,10 +19,9 @@ class ForeignModel(NamedTuple):
 
     Attributes:
         config: `TransformerConfig`.
-        arrays: arrays by Marian's names in the dtypes of the files, which may be mapped; kernels
-            `(in, out)`, in the files' order of the hidden dimensions. The vocabularies include
-            padding.
-        tokenizers: list of a `Tokenizer`, that of both sides, or of those of source and target.
+        arrays: arrays by Marian's names, perhaps memory-mapped, with the dtypes and the order of
+            hidden dimensions of the files. Kernels are `(in, out)`. Vocabularies include padding.
+        tokenizers: list of one `Tokenizer` for both sides, or of two, for source and target.
         search: settings of search and text, as in a recipe.
         notes: lines to print.
         origin: name, form, licence and languages, as JSON.
@@ -45,12 +44,13 @@ class Family:
         equal: pairs of options of `config.json` that must be equal.
         read_tokenizers: function of the folder and `config.json` that returns the tokenizers, as in
             `ForeignModel`, and lines to print.
-        fields: fields of `TransformerConfig` that no file says.
+        fields: fields of `TransformerConfig` that the files do not state.
         arithmetics: `{program: further fields}`, if several programs trained such models. Optional.
         find_arithmetic: function of the name, `config.json`, `tokenizer_config.json` and
             `README.md` that returns the program and why, if there are several. Optional.
-        search: settings that go before those of the files. Optional.
-        requested: options of the search that each request sets. Optional.
+        search: settings that replace those of the files. Optional.
+        requested: options of the search in the files that are ignored, because each request sets
+            them. Optional.
         licenses: `{part of a name: licence}`, where the files say none. Optional.
     """
 

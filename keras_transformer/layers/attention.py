@@ -50,7 +50,8 @@ def scaled_dot_product_attention(
         `(B, N, T, S)`. Both are 0 in fully masked rows.
 
     Raises:
-        ValueError: if an argument does not have 4 axes, or `attention_mask` holds floats.
+        ValueError: if `query`, `key`, `value` or `attention_mask` does not have 4 axes, or the mask
+            holds floats.
 
     Example:
 
@@ -98,7 +99,8 @@ def additive_attention(
         The same as `scaled_dot_product_attention`.
 
     Raises:
-        ValueError: if an argument does not have 4 axes, or `attention_mask` holds floats.
+        ValueError: if `query`, `key`, `value` or `attention_mask` does not have 4 axes, or the mask
+            holds floats.
 
     Example:
 
@@ -169,8 +171,8 @@ def causal_mask(
 ) -> Tensor:
     """Lets each position attend to itself and to earlier positions.
 
-    Query `t` attends to the keys up to `start_index + t`. The lengths may differ: as in Keras,
-    query and key 0 have the same position unless `start_index` says otherwise.
+    Query `t` attends to the keys up to `start_index + t`. The lengths may differ: query 0 is at
+    position `start_index`, key 0 at position 0, as in Keras.
 
     Args:
         query_length: int or int tensor, `T`.

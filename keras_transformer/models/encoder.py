@@ -30,8 +30,8 @@ class TransformerEncoder(TransformerStack):
         training: dropout is active only if `True`.
 
     Returns:
-        float tensor `(B, S, D)`; with `return_attention_scores`, a pair of it and a list: the
-        scores of each block, float32 `(B, N, S, S)`.
+        float tensor `(B, S, D)`. With `return_attention_scores`, a pair: this tensor, and a list of
+        the scores of each block, float32 `(B, N, S, S)`.
 
     Raises:
         ValueError: if an argument has another number of axes, or `padding_mask` holds floats.

@@ -1,4 +1,4 @@
-"""The devices that a run trains on: a strategy of TensorFlow, or those of JAX or PyTorch."""
+"""The devices that a run trains on: a strategy on TensorFlow, `LocalDevices` on JAX and PyTorch."""
 
 import keras
 

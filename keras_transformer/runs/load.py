@@ -34,13 +34,13 @@ def load_run(
             the run's own, `model.keras`.
         frozen: as in `Translator`. Defaults to `True`, because a loaded run is not trained further.
         dtype: as in `Translator`.
-        **settings: as in `Translator`, but the defaults are those of `search` in the run's recipe;
-            and `max_source_tokens` defaults to its `data.max_length`, and at most the model's
+        **settings: settings of `Translator`. They default to `search` in the run's recipe;
+            `max_source_tokens` to the smaller of the recipe's `data.max_length` and the model's
             `max_sequence_length`.
 
     Raises:
         FileNotFoundError: if there is no trained model.
-        ValueError: if several runs have other vocabularies, or `model` is given with them.
+        ValueError: if several runs have different vocabularies, or `model` is given with several.
         RuntimeError: in a process that was forked from one that has made or used a translator.
 
     Example: `load_run("runs/number_names", beam_size=1)(["twenty-one"])`.
@@ -96,8 +96,8 @@ def _tokenizers(run):
 def take_weights(model, run_folder):
     """Sets the weights of a model to those of a run.
 
-    Both models may differ in dropout. The model may have fewer layers: it takes evenly spaced ones
-    (Shleifer and Rush, 2020, https://arxiv.org/abs/2010.13002).
+    The models may differ in dropout. `model` may have fewer layers: it takes evenly spaced ones of
+    the run (Shleifer and Rush, 2020, https://arxiv.org/abs/2010.13002).
 
     Args:
         model: `Transformer`.
@@ -119,8 +119,10 @@ def take_weights(model, run_folder):
     weights = {weight.path: weight for weight in other.weights}
 
     def block_of_other(match):
-        stack, name = match[1], f"num_{match[1]}_layers"
-        return f"{stack}/block_{int(match[2]) * (theirs[name] - 1) // max(mine[name] - 1, 1)}/"
+        """The first block becomes the first, the last the last, and the others between them."""
+        stack, index = match.groups()
+        last, last_of_other = (c[f"num_{stack}_layers"] - 1 for c in (mine, theirs))
+        return f"{stack}/block_{int(index) * last_of_other // max(last, 1)}/"
 
     def weight_of_other(path):
         return weights[re.sub(r"^(\w+)/block_(\d+)/", block_of_other, path)]

@@ -20,7 +20,8 @@ ANY_SOURCE = "auto"
 def described(card: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the source language with its targets, then the targets, as LibreTranslate does.
 
-    Clients look for both languages of a pair in the list. It is empty without targets.
+    Targets are entries too, because clients look for both languages of a pair. The list is empty if
+    the card names no target.
     """
     source, targets = card.get("source_language") or ANY_SOURCE, _targets(card)
     codes = dict.fromkeys([source, *targets]) if targets else []
@@ -31,7 +32,7 @@ def described(card: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def detected(card: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the source language as LibreTranslate's only detected one; nothing without one."""
+    """Returns the answer of `/detect`: the model's source language; empty if the card has none."""
     code = card.get("source_language")
     return [{"confidence": 100, "language": code}] if code else []
 
@@ -39,8 +40,8 @@ def detected(card: dict[str, Any]) -> list[dict[str, Any]]:
 def asked_languages(card: dict[str, Any], source: object, target: object) -> dict[str, Any]:
     """Returns the settings of the languages that a request asks for.
 
-    A model with tokens of languages finds its codes itself, and has its defaults. The arguments
-    and errors are those of `target_language`.
+    A model with tokens of languages (`source_languages` in the card) resolves the codes and has
+    defaults, so they go to it as they are. Arguments and errors are those of `target_language`.
     """
     if not card.get("source_languages"):
         return {"target_language": target_language(card, source, target)}
@@ -62,7 +63,8 @@ def target_language(card: dict[str, Any], source: object, target: object) -> str
             are the model's `en`.
 
     Raises:
-        RequestError: if the model does not translate so, or the request must choose a target.
+        RequestError: if the model does not translate from `source` to `target`, or has several
+            targets and `target` is missing.
     """
     if source != ANY_SOURCE:
         _meant("source", source, [card.get("source_language")], ANY_SOURCE)

@@ -1,6 +1,7 @@
 """The functions that TensorFlow Serving's protocol calls by name: their inputs and outputs.
 
-They are those of an exported SavedModel, made of what `Service` does, whatever its engine.
+Names, inputs and outputs are those of an exported SavedModel, but `Service` computes the outputs,
+so they work with any engine.
 """
 
 import asyncio
@@ -61,8 +62,8 @@ class Signature:
         inputs: dict from names to `Spec`.
         outputs: dict from names to `Spec`, in the order of what `call` returns.
         call: coroutine function of the service, the client and the columns.
-        options: dict from the names of inputs with a default to it; each may have one row for all
-            lines.
+        options: dict from the name of each input that has a default to the default. A request may
+            give one value for all lines.
     """
 
     name: str
@@ -99,29 +100,38 @@ class Signature:
         if not set(self.required) <= values.keys() <= self.inputs.keys():
             must = f"{self.name!r} takes {self.required} and the options {sorted(self.options)}."
             raise RequestError(400, must, list(values))
-        sizes = {name: len(value) for name, value in values.items() if isinstance(value, list)}
-        service.limits.check_lines(max(sizes.values(), default=0))
-        texts, options = (
-            [value for name in names & sizes.keys() for value in values[name] if _has_length(value)]
-            for names in (set(self.required), self.options.keys())
-        )
-        service.limits.check_longest(texts, options)
-        columns = {name: checked(name, value, self.inputs[name]) for name, value in values.items()}
-        lines = len(columns[self.required[0]])
-        columns = {name: [value] for name, value in self.options.items()} | columns
-        for name, column in columns.items():
-            if len(column) != lines and not (name in self.options and len(column) == 1):
-                must = f"{name!r} must have {lines} elements, one for each line."
-                raise RequestError(400, f"{must} Received: {len(column)}")
-            columns[name] = column * lines if len(column) != lines else column
-        rows = await self.call(service, client, **columns)
+        self._check_sizes(service.limits, values)
+        rows = await self.call(service, client, **self._columns(values))
         outputs = list(zip(*rows, strict=True)) or [()] * len(self.outputs)
         pairs = zip(self.outputs.items(), outputs, strict=True)
         return {name: to_json(list(column), spec) for (name, spec), column in pairs}
 
+    def _check_sizes(self, limits, values):
+        """Raises `RequestError` if there is too much, before anything else is looked at."""
+        lists = {name: value for name, value in values.items() if isinstance(value, list)}
+        limits.check_lines(max(map(len, lists.values()), default=0))
+
+        def with_length(names):
+            return [item for name in names for item in lists.get(name, ()) if _has_length(item)]
+
+        limits.check_longest(with_length(self.required), with_length(self.options))
+
+    def _columns(self, values):
+        """Returns what each line has of each input: what was given, or the default."""
+        columns = {name: checked(name, value, self.inputs[name]) for name, value in values.items()}
+        lines = len(columns[self.required[0]])
+        columns = {name: [value] for name, value in self.options.items()} | columns
+        for name, column in columns.items():
+            if len(column) == 1 and name in self.options:
+                columns[name] = column * lines
+            elif len(column) != lines:
+                must = f"{name!r} must have {lines} elements, one for each line."
+                raise RequestError(400, f"{must} Received: {len(column)}")
+        return columns
+
 
 def checked(name: str, value: Any, spec: Spec) -> list:
-    """Returns a nested JSON list, if it is one of the tensor.
+    """Returns a value if it is a nested JSON list for a tensor, and raises otherwise.
 
     Args:
         name: str, of the input, for errors.
@@ -162,7 +172,7 @@ def to_json(rows: list, spec: Spec) -> list:
 
 
 def _longest(rows, axes):
-    """Returns the greatest length of each of so many axes below."""
+    """Returns the greatest length of the lists in `rows`, then in these, for so many axes."""
     if not axes:
         return []
     below = [value for row in rows for value in row]
@@ -237,7 +247,7 @@ async def _detokenize(service, client, token_ids):
     tokenizer = service.translator.target_tokenizer
     size = tokenizer.vocabulary_size
     if not all(0 <= token_id < size for row in token_ids for token_id in row):
-        raise RequestError(400, f"`token_ids` must be from 0 to {size - 1}.")
+        raise RequestError(400, f"`token_ids` must be from 0 to {size - 1}.", token_ids)
     return [(text,) for text in await run_in_threadpool(tokenizer.decode, token_ids)]
 
 
@@ -274,9 +284,12 @@ async def _search_tree(service, client, text):
     return answers
 
 
-@functools.lru_cache(maxsize=1)  # a server asks for those of one translator, with each request
+@functools.lru_cache(maxsize=1)  # each request asks, and a server has one translator
 def signatures_of(translator: Any) -> dict[str, Signature]:
-    """Returns the signatures of a translator by their names; some engines lack the last two."""
+    """Returns the signatures of a translator by their names.
+
+    `align` and `search_tree` are missing if the engine cannot compute them.
+    """
     settings, engine = translator.settings, translator.engine
     options = {
         "n_best": (COUNT, settings.max_hypotheses),

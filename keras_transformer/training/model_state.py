@@ -55,8 +55,8 @@ def check_model_state(
 ) -> None:
     """Checks that saved shapes match a model, before the arrays are read.
 
-    Keras numbers the layers and random number generators of a process that have no name, such as
-    `dense_1`. If only such numbers differ, variables are matched by their order.
+    Keras numbers unnamed layers and random number generators in a process, such as `dense_1`. If
+    only such numbers differ, variables are matched by their order.
 
     Args:
         model: the model to restore. Its optimizer is built if it has not been built yet.
@@ -128,7 +128,7 @@ def unnumbered(name: str) -> str:
 def _state_variables(model, parts):
     """Returns the variables of the given parts by their names in a state."""
     if not set(parts) <= {*PARTS, TRAINED}:
-        raise ValueError(f"`parts` must be some of {PARTS}. Received: parts={parts!r}")
+        raise ValueError(f"`parts` must be some of {(*PARTS, TRAINED)}. Received: {parts=}")
     of_metrics = {id(v) for v in model.metrics_variables}
     frozen = {id(v) for v in model.weights if not v.trainable}
     of_model = [v for v in model.variables if id(v) not in of_metrics]
@@ -153,8 +153,8 @@ def _state_variables(model, parts):
 def _named_states(variables):
     """Returns the variables of an optimizer with their names.
 
-    Keras numbers the optimizers of a process: adam, adam_1. Its Adafactor names the states of all
-    weights of one name alike, so these are numbered.
+    Keras numbers the optimizers of a process: adam, adam_1. Its Adafactor gives the states of
+    equally named weights the same path, so repeated paths get a number.
     """
     counts: collections.Counter[str] = collections.Counter()
     named = []
@@ -168,7 +168,7 @@ def _named_states(variables):
 def save_model(model: keras.Model, path: Path) -> None:
     """Writes a model to a `.keras` file atomically, without a second copy of its weights."""
     with atomic_path(path) as partial, _emptied(partial.with_suffix(".unzipped")) as folder:
-        # In a zip file, Keras would make the file of the weights in memory.
+        # With `zipped=True`, Keras would make the file of the weights in memory first.
         model.save(folder, zipped=False)
         with zipfile.ZipFile(partial, "w") as archive:
             for file in filter(pathlib.Path.is_file, sorted(folder.rglob("*"))):

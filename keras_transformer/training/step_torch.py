@@ -1,4 +1,4 @@
-"""One update on PyTorch: micro-batches one after the other, whose gradients PyTorch adds."""
+"""One update on PyTorch: micro-batches, one after the other; `backward` adds up their gradients."""
 
 from typing import Any
 
@@ -14,11 +14,8 @@ def train_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
     divisors = objective.divisors(model, rows)
     model.zero_grad()
     loss = 0.0
-    size = -(-rows.y.shape[0] // model.accumulation_steps)
-    parts = keras.tree.map_structure(lambda tensor: tensor.split(size), rows[:3])
-    for index in range(len(parts[1])):
-        part = keras.tree.map_structure_up_to(rows[:3], lambda each, i=index: each[i], parts)
-        share = objective.loss_share(model, objective.Rows(*part), divisors, training=True)
+    for part in _micro_batches(rows, model.accumulation_steps):
+        share = objective.loss_share(model, part, divisors, training=True)
         model.optimizer.scale_loss(share).backward()
         loss = loss + share.detach()
     variables = model.trainable_variables
@@ -33,6 +30,17 @@ def train_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
     return model.get_metrics_result() | {"gradient_norm": norm}
 
 
+def _micro_batches(rows, number):
+    """Yields the rows of a batch in at most so many parts."""
+    size = -(-rows.y.shape[0] // number)
+    for start in range(0, rows.y.shape[0], size):
+
+        def part_of(tensor, start=start):
+            return tensor[start : start + size]
+
+        yield objective.Rows(*keras.tree.map_structure(part_of, rows[:3]))
+
+
 def test_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
     """Evaluates a batch; returns loss and metrics of the epoch so far."""
     rows = objective.to_rows(data)
@@ -43,5 +51,5 @@ def test_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
 
 
 def call_keras(method: Any, model: keras.Model, arguments: dict[str, Any]) -> Any:
-    """Calls a training method of `keras.Model`."""
+    """Calls a training method of `keras.Model`; other backends use `model` to prepare it."""
     return method(**arguments)

@@ -249,7 +249,7 @@ def train_on(*lines, size=300, **options):
         (lambda path: Tokenizer.train(os.devnull, 300, path), ValueError, "line of text.*null"),
         (Tokenizer, TypeError, "To read a file: Tokenizer.load"),
         (Tokenizer.load, FileNotFoundError, "`path` must be an existing file.*/m'$"),
-        (lambda path: saved("a.spm"), ValueError, "`path` must be that of a JSON file"),
+        (lambda path: saved("a.spm"), ValueError, "`path` must be the path of a JSON file"),
     ],
 )
 def test_bad_input_is_named_and_leaves_no_file(tmp_path, make, error, named):
