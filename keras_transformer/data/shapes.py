@@ -80,8 +80,7 @@ def choose_rows(num_pairs: list[int], max_rows: list[int]) -> tuple[list[int], l
 
     The 7 pairs of the largest shape need 4 batches of 2 rows, and leave 1 row. It takes one of the
     2 pairs of the middle shape. The other one is in a full batch of 3 rows, with 2 of the 5 pairs
-    of the smallest shape. So 3 pairs of the
-    smallest shape are left: one batch of 3 rows.
+    of the smallest shape. So 3 pairs of the smallest shape are left: one batch of 3 rows.
 
     >>> choose_rows(num_pairs=[5, 2, 7], max_rows=[4, 3, 2])
     ([3, 3, 2], [1, 1, 4])
@@ -176,7 +175,7 @@ def _with_one_more_shape(totals, num_pairs, slots):
     """
     fewest = np.empty_like(totals)
     for outer_slots in np.unique(slots):
-        # Less than if all pairs of the inner shape were padded to the outer one.
+        # Slots that the pairs of the inner shape need, less those that they need in the outer one.
         change = totals - num_pairs * outer_slots
         change = np.minimum.accumulate(np.minimum.accumulate(change, axis=0), axis=1)
         fewest = np.where(slots == outer_slots, change + num_pairs * outer_slots, fewest)
