@@ -154,6 +154,16 @@ def longest_targets(
     # float64 rounds as Python does. The cast is safe, because `max_length` fits into int32.
     longest = tf.floor(settings.length_ratio * tf.cast(lengths, tf.float64)) + settings.extra_length
     longest = tf.minimum(longest, tf.cast(max_length, tf.float64))
-    longest = tf.maximum(tf.cast(longest, tf.int32), 1)
+    return allowed_targets(lengths, config, tf.cast(longest, tf.int32))
+
+
+def allowed_targets(lengths: tf.Tensor, config: Any, longest: tf.Tensor) -> tf.Tensor:
+    """Returns maximum lengths that the model can have, int32 `(B,)`; 0 for empty sources.
+
+    Args:
+        lengths, config: as in `longest_targets`.
+        longest: int32 tensor `(B,)`, what is asked for.
+    """
+    longest = tf.maximum(longest, 1)
     longest = tf.minimum(longest, learned_positions(config) or longest)
     return tf.where(lengths > 0, longest, 0)

@@ -17,7 +17,12 @@ from keras_transformer.decoding.search import trim
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.export.graph_batches import map_batches
 from keras_transformer.export.graph_errors import require_rows
-from keras_transformer.export.graph_lines import GraphLineReader, longest_targets, row_lengths
+from keras_transformer.export.graph_lines import (
+    GraphLineReader,
+    allowed_targets,
+    longest_targets,
+    row_lengths,
+)
 from keras_transformer.export.graph_tags import language_tokens
 from keras_transformer.export.search_tree import tree_of_model
 
@@ -73,7 +78,8 @@ class GraphTranslator:
         n_best = tf.clip_by_value(tf.broadcast_to(n_best, rows), 1, most)
         rule = SearchSettings.rule("alpha")
         alpha = tf.clip_by_value(tf.broadcast_to(alpha, rows), rule.at_least, rule.at_most)
-        longest = self._longest_allowed(tf.broadcast_to(max_length, rows), token_ids)
+        lengths = self._lengths(token_ids) - 1  # without the end tokens
+        longest = allowed_targets(lengths, self._config, tf.broadcast_to(max_length, rows))
         search, inputs = make_model_search(
             self._model,
             token_ids,
@@ -91,12 +97,6 @@ class GraphTranslator:
             scores=tf.where(is_wanted, result.scores, IMPOSSIBLE),
         )
         return trim(result, self._config.pad_token_id)._asdict()
-
-    def _longest_allowed(self, max_length, token_ids):
-        """Returns the maximum lengths `(B,)`: at least 1, but 0 for a source of no tokens."""
-        longest = tf.maximum(max_length, 1)
-        longest = tf.minimum(longest, learned_positions(self._config) or longest)
-        return tf.where(self._lengths(token_ids) > 1, longest, 0)
 
     def score_rows(self, token_ids, target_ids, language_ids=None):
         """Returns the log-prob of each token of given translations, float32 `(B, T)`."""

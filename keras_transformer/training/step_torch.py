@@ -1,5 +1,6 @@
 """One update on PyTorch: micro-batches, one after the other; `backward` adds up their gradients."""
 
+import operator
 from typing import Any
 
 import keras
@@ -34,10 +35,7 @@ def _micro_batches(rows, number):
     """Yields the rows of a batch in at most so many parts."""
     size = -(-rows.y.shape[0] // number)
     for start in range(0, rows.y.shape[0], size):
-
-        def part_of(tensor, start=start):
-            return tensor[start : start + size]
-
+        part_of = operator.itemgetter(slice(start, start + size))
         yield objective.Rows(*keras.tree.map_structure(part_of, rows[:3]))
 
 
