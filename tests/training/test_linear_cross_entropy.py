@@ -121,6 +121,14 @@ def test_logits_far_apart_lose_nothing():
     assert_equal(computed(*arguments), expected, 1e-5)
 
 
+def test_of_equal_logits_the_first_class_is_predicted():
+    hidden, kernel, labels, weights = example(300)
+    hidden, kernel = np.round(4 * hidden), np.round(4 * kernel)  # so that products are exact
+    kernel[V // 2 : -1] = kernel[: V // 2]
+    _, scores, _ = computed(hidden, kernel, labels, weights, 0.1)
+    np.testing.assert_array_equal(scores.predictions, (hidden @ kernel.T).argmax(-1))
+
+
 def test_no_tokens_have_no_loss_and_no_gradient():
     total, scores, gradients = computed(*example(0), 0.1)
     assert float(total) == 0
