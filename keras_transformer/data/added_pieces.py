@@ -1,6 +1,6 @@
 """Adds pieces for texts in one language to a SentencePiece model.
 
-The model is a message of `protobuf`: bytes behind it add pieces to the end of its list, and without
+The model is a Protocol Buffers message: bytes appended to it append pieces to its list. Without
 these bytes it is the old model.
 """
 
@@ -14,17 +14,17 @@ from keras_transformer.data.sentencepiece_training import train_sentencepiece
 from keras_transformer.data.training_lines import training_lines
 
 MAX_LINES = 2_000_000
-# Pieces that are learned for each that is wanted: the model has some, and cannot reach others.
-LEARNED = 4
-FIRST_TOKENS = 4 + 256  # of a model that is trained: special tokens and bytes
+# Pieces learned for each wanted one: the model has some of them already, and cannot reach others.
+LEARNED_PER_PIECE = 4
+OTHER_TOKENS = 4 + 256  # special tokens and bytes, which every trained model has
 
 
 def with_pieces(pieces: SentencePieces, code: str, added: Sequence[str]) -> SentencePieces:
-    """Returns the pieces of a model with new ones for texts in a language.
+    """Returns the pieces of a model and new ones, into which only texts in one language are split.
 
     Args:
-        pieces: `SentencePieces`.
-        code: that of the language.
+        pieces: those of the model.
+        code: code of the language.
         added: texts of the new pieces; the first have the highest scores.
     """
     model = pieces.model_bytes
@@ -35,42 +35,53 @@ def with_pieces(pieces: SentencePieces, code: str, added: Sequence[str]) -> Sent
 def learn_pieces(
     pieces: SentencePieces, lines: Iterable[str], number: int, known: Iterable[str]
 ) -> list[str]:
-    """Learns pieces that a model lacks from text: first characters, at most half of them.
+    """Learns from text the pieces that a model lacks.
 
-    The model can reach each of them: with all of them added, it splits the text of a piece into
-    this piece alone.
+    Single characters come first; they are at most half of `number`, rounded up. The model reaches
+    every returned piece: with all of them added, it splits the text of a piece into this piece
+    alone.
 
     Args:
-        pieces: those of the model, whose algorithm learns the new ones.
+        pieces: those of the model. The new ones are learned by its algorithm, BPE or unigram.
         lines: lines of text.
         number: int, the maximum number of pieces.
         known: tokens that must not be returned.
+
+    Returns:
+        The texts of the pieces, which may be none.
 
     Raises:
         TypeError, ValueError: if `lines` are no strings, or there is no text.
     """
     model = pieces.model_bytes
     normalize = _load(model).normalize
-    text = list(training_lines(lines, lambda line: _spaced(normalize(line))))
-    size = FIRST_TOKENS + len({*"".join(text)}) + LEARNED * number
-    kind = "bpe" if _is_bpe(model) else "unigram"
-    options = {"model_type": kind, "character_coverage": 1.0}
-    learned = read_model(train_sentencepiece(text, size, "nfc", MAX_LINES, **options))[1].pieces
-    known = {*known, *pieces.names()}
-    new = [p.piece for p in learned if p.type == NORMAL and p.piece not in known]
+    normalized = list(training_lines(lines, lambda line: _spaced(normalize(line))))
+    num_characters = len({*"".join(normalized)})
+    trained = train_sentencepiece(
+        normalized,
+        OTHER_TOKENS + num_characters + LEARNED_PER_PIECE * number,
+        "nfc",
+        MAX_LINES,
+        model_type="bpe" if _is_bpe(model) else "unigram",
+        character_coverage=1.0,
+    )
+    learned = [piece.piece for piece in read_model(trained)[1].pieces if piece.type == NORMAL]
+    excluded = {*known, *pieces.names()}
+    new = [piece for piece in learned if piece not in excluded]
     characters = [piece for piece in new if len(piece) == 1][: math.ceil(number / 2)]
-    reached = _reached(model, characters + [piece for piece in new if len(piece) > 1])
-    # A piece may be reached by way of one that is not among the first, so ask again.
-    return _reached(model, reached[:number])
+    longer = [piece for piece in new if len(piece) > 1]
+    reached = _reached(model, characters + longer)[:number]
+    # The cut may have removed a piece by way of which another one is reached, so check again.
+    return _reached(model, reached)
 
 
 def split_pieces(pieces: SentencePieces, texts: Sequence[str]) -> list[list[int]]:
-    """Splits texts with a model; returns the numbers of the pieces of each."""
+    """Returns the numbers of the pieces into which a model splits each text, as it is."""
     return _load(_bare(pieces.model_bytes)).encode([*texts])
 
 
 def _reached(model, added):
-    """Returns the new pieces that a model with all of them splits no further."""
+    """Returns those of the added pieces that a model with all of the returned ones keeps whole."""
     while added:
         processor = _load(_bare(model + _tail(model, added)))
         rows = processor.encode(added, out_type=str)

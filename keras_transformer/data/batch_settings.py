@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from keras_transformer.settings import Settings, setting
 
-AUTO_SHAPES = {"jax": 8}  # by backend
+AUTO_SHAPES = {"jax": 8}  # {backend: maximum number of shapes}; others have no maximum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,15 @@ class BatchSettings(Settings):
     )
     shapes: int | str | None = "auto"
     source_language: str | None = setting(
-        None, "Code of the language of the sources, of a tokenizer with tokens of languages."
+        None, "Code of the language of the sources, if the tokenizer has tokens of languages."
     )
-    target_language: str | None = setting(None, "Code of the language of the targets, likewise.")
+    target_language: str | None = setting(
+        None, "Code of the language of the targets, if the tokenizer has tokens of languages."
+    )
 
     def __post_init__(self):
         if self.shapes == "auto":
-            import keras  # here, so that the class is read without a backend
+            import keras  # not at the top: the class can be imported without a backend
 
             object.__setattr__(self, "shapes", AUTO_SHAPES.get(keras.config.backend()))
         super().__post_init__()

@@ -27,7 +27,8 @@ class Passes:
 
     Attributes:
         tag_ids: the tokens of the tags in use.
-        key: what it changes in the batches, as text; empty if nothing.
+        key: text that differs whenever weights or tags change the batches; empty if all weights
+            are 1 and there are no tags.
 
     Raises:
         ValueError: if a tag is no token of the vocabulary.
@@ -45,13 +46,13 @@ class Passes:
         )
 
     def repeat(self, rows: np.ndarray) -> np.ndarray:
-        """Returns ascending numbers of pairs, each as often as an epoch passes over it."""
+        """Repeats each of some ascending pair indices as often as an epoch passes over the pair."""
         if {*self._weights} <= {1}:
             return rows
         return np.repeat(rows, np.take(self._weights, self.parts_of(rows)))
 
     def lengths(self, lengths: np.ndarray) -> np.ndarray:
-        """Returns the lengths `(pairs, 2)` with the tags; an empty source has none."""
+        """Returns the lengths `(pairs, 2)` with the tag of each source; an empty one has no tag."""
         if not self.tag_ids:
             return lengths
         lengths = np.array(lengths)
@@ -67,12 +68,12 @@ class Passes:
         return [np.append(tag, ids) if tag >= 0 else ids for tag, ids in tagged]
 
     def parts_of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the number of the part of each pair."""
+        """Returns the index of each pair's corpus in `pairs.parts`."""
         return np.searchsorted(self._ends[:-1], rows, side="right")
 
 
 def tag_ids(pairs: Pairs, tokenizer: TokenizerLike) -> list[int]:
-    """Returns the token of the tag of each corpus, -1 without a tag. Reads no pair.
+    """Returns the token id of each corpus's tag, -1 if it has no tag. Reads no pair.
 
     Raises:
         ValueError: if a tag is no token of the vocabulary.
@@ -100,11 +101,11 @@ def plan_batches(
 ) -> list[np.ndarray]:
     """Decides which sentence pairs form which batch.
 
-    Walks from the longest pair to the shortest, in buckets. A bucket holds the pairs of at least
-    95% of its longest, rounded down to full batches (at least one). Its pairs are sorted into its
-    batches by (source - target) length with noise, so that neither side is padded much.
-    Randomness moves pairs within a bucket only, so the number of batches depends on `lengths` and
-    the batch size alone.
+    Walks from the longest pair to the shortest, in buckets. A bucket holds the next pairs whose
+    longer side is at least 95% of its longest, rounded down to full batches; at least one batch.
+    Its pairs are sorted into its batches by (source - target) length with noise, so that neither
+    side is padded much. Randomness moves pairs only within a bucket, so the number of batches
+    depends only on `lengths`, `rows` and the batch size.
 
     Args:
         lengths: int array `(N, 2)`, tokens of source and target, START or END included.
@@ -122,45 +123,52 @@ def plan_batches(
         list of int arrays: the rows of each batch, every one of `rows` in exactly one.
     """
     rng = np.random.default_rng([seed, epoch])
-    order = np.arange(len(rows), dtype=rows.dtype)  # places in `rows`
+    order = np.arange(len(rows), dtype=rows.dtype)  # indices of `rows`
     if shuffle:
         order = rng.permutation(order)
     if shapes is None or not shuffle:
-        order, negative = _longest_first(order, lengths, rows)
+        order, negative_lengths = _longest_first(order, lengths, rows)
     if shapes is not None:
-        batches = [rows[places] for places in shapes.split(order)]
+        batches = [rows[indices] for indices in shapes.split(order)]
     else:
         noise = rng.normal(scale=DIFFERENCE_NOISE * shuffle, size=len(rows))
-        batches = _split(order, negative, lengths, rows, noise, batch_tokens, batch_sentences)
+        batches = _split(
+            order, negative_lengths, lengths, rows, noise, batch_tokens, batch_sentences
+        )
     return [batches[index] for index in rng.permutation(len(batches))] if shuffle else batches
 
 
 def _longest_first(order, lengths, rows):
-    """Sorts places of rows; also returns their longer lengths, negative, which ascend."""
-    negative = -lengths[rows[order]].max(axis=1)
+    """Sorts indices of `rows`, the longest pair first.
+
+    Also returns the length of each pair's longer side, negated and so ascending.
+    """
+    negative_lengths = -lengths[rows[order]].max(axis=1)
     # NumPy sorts numbers of 16 bits ten times as fast.
-    negative = negative.astype(np.promote_types(np.int16, np.min_scalar_type(negative.min())))
-    index = np.argsort(negative, kind="stable")
-    return order[index], negative[index]
+    smallest_type = np.min_scalar_type(negative_lengths.min())
+    negative_lengths = negative_lengths.astype(np.promote_types(np.int16, smallest_type))
+    index = np.argsort(negative_lengths, kind="stable")
+    return order[index], negative_lengths[index]
 
 
-def _split(order, negative, lengths, rows, noise, batch_tokens, batch_sentences):
-    """Splits places of rows, the longest first, into batches of rows of similar lengths.
+def _split(order, negative_lengths, lengths, rows, noise, batch_tokens, batch_sentences):
+    """Splits indices of `rows`, the longest pair first, into batches of rows of similar lengths.
 
-    The rows are written over the places, which saves memory.
+    Writes the rows over the indices in `order`, to save memory.
     """
     batches = []
     start = 0
     while start < len(order):
-        width = -int(negative[start])
-        size = batch_sentences or max(1, (batch_tokens or 0) // width)
-        # Of the dtype of `negative`: NumPy would copy it to compare it with other numbers.
-        shortest = negative.dtype.type(math.ceil(-(1 - BUCKET_WIDTH) * width))
-        similar = int(np.searchsorted(negative, shortest)) - start
-        bucket = order[start : start + size * max(1, similar // size)]
+        longest = -int(negative_lengths[start])
+        batch_size = batch_sentences or max(1, (batch_tokens or 0) // longest)
+        # Of the dtype of the array: NumPy would copy it to compare it with other numbers.
+        limit = negative_lengths.dtype.type(math.ceil(-(1 - BUCKET_WIDTH) * longest))
+        num_similar = int(np.searchsorted(negative_lengths, limit)) - start
+        num_batches = max(1, num_similar // batch_size)
+        bucket = order[start : start + num_batches * batch_size]
         start += len(bucket)
         source, target = lengths[rows[bucket]].T
         difference = source - target.astype(float) + noise[bucket]
         bucket[:] = rows[bucket[np.argsort(difference, kind="stable")]]
-        batches += np.array_split(bucket, -(-len(bucket) // size))
+        batches += np.array_split(bucket, -(-len(bucket) // batch_size))
     return batches

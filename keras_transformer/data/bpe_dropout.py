@@ -44,11 +44,10 @@ class BpeDropout:
     """
 
     def __init__(self, tokenizer: TokenizerLike, rate: float) -> None:
-        if (
-            not isinstance(tokenizer, Tokenizer)
-            or tokenizer.kind != SUBWORDS
-            or (proto := read_model(tokenizer.model_bytes)[1]).trainer_spec.model_type != BPE
-        ):
+        proto: Any = None
+        if isinstance(tokenizer, Tokenizer) and tokenizer.kind == SUBWORDS:
+            _, proto = read_model(tokenizer.model_bytes)
+        if proto is None or proto.trainer_spec.model_type != BPE:
             raise ValueError(
                 'BPE-dropout needs a `Tokenizer` that was trained with `model_type="bpe"`. '
                 f"Received: {tokenizer!r}"
@@ -71,46 +70,55 @@ class BpeDropout:
         lines = [SPACE_SYMBOL + text.replace(" ", SPACE_SYMBOL) if text else "" for text in texts]
         words = [_WORDS.findall(line) for line in lines]
         symbols = [self._symbols_of(word) for word in itertools.chain.from_iterable(words)]
-        lengths = np.array([len(word) for word in symbols])
-        merged: list[Any] = [None] * len(symbols)
+        lengths = np.array([len(word_symbols) for word_symbols in symbols])
+        merged: list[Any] = [None] * len(symbols)  # the token ids of each word
         for length in np.unique(lengths):
-            (numbers,) = np.nonzero(lengths == length)
-            matrix = self._merge(np.array([symbols[number] for number in numbers]), rng)
-            for number, row in zip(numbers, matrix, strict=True):
-                merged[number] = row[row >= 0].tolist()
-        split = iter(merged)
-        rows = ([token_id for _ in word for token_id in next(split)] for word in words)
-        return [self._tag + row if row else row for row in rows]
+            (indices,) = np.nonzero(lengths == length)
+            matrix = self._merge(np.array([symbols[index] for index in indices]), rng)
+            for index, row in zip(indices, matrix, strict=True):
+                merged[index] = row[row >= 0].tolist()
+        rows, start = [], 0
+        for words_of_text in words:
+            stop = start + len(words_of_text)
+            row = [*itertools.chain.from_iterable(merged[start:stop])]
+            rows.append(self._tag + row if row else row)
+            start = stop
+        return rows
 
     def _find_symbols(self, word):
         """Returns the ids of a word's characters and symbols, of their bytes if they have none."""
         ids = []
         for character in self._characters.findall(word):
-            is_known = character in self._ids
-            pieces = [character] if is_known else (f"<0x{byte:02X}>" for byte in character.encode())
-            ids += [self._ids[piece] for piece in pieces]
+            if character in self._ids:
+                ids.append(self._ids[character])
+            else:
+                ids += [self._ids[f"<0x{byte:02X}>"] for byte in character.encode()]
         return ids
 
     def _merge(self, symbols, rng):
-        """Merges the symbols of words of one length, int64 `(words, length)`; -1 fills the ends."""
-        active = np.arange(len(symbols))
+        """Merges the symbols of words of one length, int64 `(words, length)`, in place.
+
+        Each step merges one pair of each active word. -1 fills the ends of shorter rows.
+        """
+        active = np.arange(len(symbols))  # the words that still change
         column = np.arange(symbols.shape[1])
         while active.size and len(column) > 1:
-            now = symbols[active]
-            orders = self._find(now[:, :-1], now[:, 1:])
+            words = symbols[active]
+            orders = self._orders_of(words[:, :-1], words[:, 1:])
             orders[rng.random(orders.shape) < self._rate] = NO_MERGE
-            first = orders.argmin(axis=1)
-            order = orders.min(axis=1)
+            place, order = orders.argmin(axis=1), orders.min(axis=1)
             is_merged = order != NO_MERGE
-            active, now, first, order = (array[is_merged] for array in (active, now, first, order))
-            following = np.concatenate([now[:, 1:], np.full((len(now), 1), -1)], axis=1)
-            now = np.where(column > first[:, None], following, now)
-            now[np.arange(len(now)), first] = self._merged[order]
-            symbols[active] = now
+            active, words = active[is_merged], words[is_merged]
+            place, order = place[is_merged], order[is_merged]
+            # The merged symbol replaces the left one; all symbols behind it move left by one.
+            following = np.concatenate([words[:, 1:], np.full((len(words), 1), -1)], axis=1)
+            words = np.where(column > place[:, None], following, words)
+            words[np.arange(len(words)), place] = self._merged[order]
+            symbols[active] = words
         return symbols
 
-    def _find(self, left, right):
-        """Returns when the model learned the merge of each pair; `NO_MERGE` for other pairs."""
+    def _orders_of(self, left, right):
+        """Returns the order in which the model learned each merge; `NO_MERGE` for other pairs."""
         keys = _key(left, right)
         places = np.searchsorted(self._keys, keys)
         return np.where(self._keys[places] == keys, self._orders[places], NO_MERGE)
@@ -126,9 +134,10 @@ def _merges(proto, ids):
             left, right = ids.get(piece[:middle]), ids.get(piece[middle:])
             if left is not None and right is not None:
                 orders[_key(left, right)] = order
-    keys, of_keys = zip(*sorted(orders.items()), strict=True)
-    return np.array(keys), np.array(of_keys), np.array([ids[p.piece] for p in pieces])
+    keys, orders_of_keys = zip(*sorted(orders.items()), strict=True)
+    return np.array(keys), np.array(orders_of_keys), np.array([ids[p.piece] for p in pieces])
 
 
 def _key(left, right):
+    """Returns one number for the ids of a pair."""
     return left * 2**32 + right

@@ -17,7 +17,7 @@ from keras_transformer.settings import Settings, setting
 from keras_transformer.texts import UNSPACED
 
 CHECKED_AT_ONCE = 1 << 16  # pairs
-# A side uses a script if at least this share of its letters is of it.
+# A side uses a script if at least this fraction of its letters belongs to it.
 MIN_SHARE = 0.05
 # A pattern for each script that Unicode recommends (UAX 31, table 5). `Zyyy` and `Zinh` match
 # letters without a script, such as `µ`; `further` matches the other scripts. Several may match.
@@ -80,24 +80,29 @@ class Cleaner:
 
         Calls `skip` with the reason and the sides of each pair that is left out.
         """
-        rows, rules = iter(pairs), _rules(self._settings)
-        # Characters of both sides so far.
-        numbers = collections.Counter[str](), collections.Counter[str]()
+        rules = _rules(self._settings)
+        max_share = self._settings.max_other_script
+        # How often each side has had each character so far.
+        character_counts = collections.Counter[str](), collections.Counter[str]()
+        rows = iter(pairs)
         while chunk := list(itertools.islice(rows, CHECKED_AT_ONCE)):
-            if (share := self._settings.max_other_script) is not None:
-                for side, texts in zip(numbers, zip(*chunk, strict=True), strict=True):
-                    side.update("".join(texts))
-                rules["other script"] = _script_rule(share, numbers)
-            is_old = self._repeated(chunk) if self._settings.duplicates else [False] * len(chunk)
-            for pair, is_duplicate in zip(chunk, is_old, strict=True):
-                broken = (reason for reason, holds in rules.items() if holds(*pair))
-                if reason := "duplicate" if is_duplicate else next(broken, None):
-                    skip(reason, *pair)
-                else:
+            if max_share is not None:
+                for counts, texts in zip(character_counts, zip(*chunk, strict=True), strict=True):
+                    counts.update("".join(texts))
+                rules["other script"] = _script_rule(max_share, character_counts)
+            is_repeated = [False] * len(chunk)
+            if self._settings.duplicates:
+                is_repeated = self._are_repeated(chunk)
+            for pair, is_duplicate in zip(chunk, is_repeated, strict=True):
+                broken = (reason for reason, is_broken in rules.items() if is_broken(*pair))
+                reason = "duplicate" if is_duplicate else next(broken, None)
+                if reason is None:
                     yield pair
+                else:
+                    skip(reason, *pair)
 
-    def _repeated(self, pairs):
-        """Returns for each pair whether it is equal to an earlier one."""
+    def _are_repeated(self, pairs):
+        """Returns for each pair whether it is equal to an earlier one, and remembers all."""
         import numpy as np  # not at the top: recipes are read without it
 
         texts = ("\0".join(pair).encode(errors="surrogatepass") for pair in pairs)
@@ -113,7 +118,7 @@ class Cleaner:
 
 
 def _rules(settings):
-    """Returns {reason: function of source and target} of the rules that look at a pair alone."""
+    """Returns the rules for single pairs: {reason: function that tells if a pair is left out}."""
     rules = {}
     if settings.identical:
         rules["identical sides"] = lambda source, target: source.strip() == target.strip() != ""
@@ -126,7 +131,12 @@ def _rules(settings):
 
 
 def _script_rule(share, character_counts):
-    """Returns the rule for scripts, from how often each side has had each character."""
+    """Returns the rule for scripts, as those of `_rules`.
+
+    Args:
+        share: maximum fraction of a text's letters that are in scripts its side does not use.
+        character_counts: how often each side has had each character.
+    """
     other_letters = [
         regex.compile(rf"(?V1)[\p{{L}}--[{''.join(map(_SCRIPTS.get, _usual_scripts(counts)))}]]")
         for counts in character_counts
@@ -143,12 +153,16 @@ def _script_rule(share, character_counts):
 
 
 def _usual_scripts(character_counts):
-    """Returns the scripts of a side; letters without a script are usual on every side."""
+    """Returns the scripts that a side uses, and those of letters without a script.
+
+    Args:
+        character_counts: how often the side has had each character.
+    """
 
     def count_letters(pattern):
         letters = regex.findall(rf"(?=\p{{L}}){pattern}", "".join(character_counts))
         return sum(character_counts[letter] for letter in letters)
 
-    least = MIN_SHARE * count_letters(".")
-    usual = {code for code, pattern in _SCRIPTS.items() if count_letters(pattern) >= least}
+    min_count = MIN_SHARE * count_letters(".")
+    usual = {code for code, pattern in _SCRIPTS.items() if count_letters(pattern) >= min_count}
     return {"Zyyy", "Zinh"} | usual | (_JAPANESE if usual & {"Hira", "Kana"} else set())

@@ -48,11 +48,11 @@ class Corpora(Pairs):
 
     Attributes:
         parts: the corpora.
-        counts: what the last whole iteration found, as plain values for JSON, or `None`:
+        counts: what the last whole iteration found, as plain values for JSON, or `None` before it:
             `{"pairs": [number of pairs of each part], "left_out": {reason: [number of pairs,
-            examples]}, "read_as": ...}`, see `ReadLog`, and with `held_out` its `overlaps` and the
-            `fingerprints` of its splits. May be set, to what was stored with the tokens of the same
-            pairs.
+            examples]}, "read_as": ...}`, see `ReadLog`; with `held_out` also `overlaps` and the
+            `fingerprints` of the other splits. May be set to what was stored with the tokens of the
+            same pairs.
         placeholders: `count`, `rate` and `seed` of `add_placeholders`, which changes the pairs, or
             `None`. May be set.
     """
@@ -69,30 +69,37 @@ class Corpora(Pairs):
         self.placeholders: tuple[int, float, int] | None = None
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        pairs, how = self._pairs(), self.placeholders
-        return pairs if how is None else add_placeholders(pairs, *how)
+        if self.placeholders is None:
+            return self._pairs()
+        count, rate, seed = self.placeholders
+        return add_placeholders(self._pairs(), count, rate, seed)
 
     def _pairs(self):
+        """Yields the pairs without placeholders; sets `part` before each, and `counts` at last."""
         log = ReadLog()
-        held_out = {
-            name: ({pair[0] for pair in pairs}, {*pairs}) for name, pairs in self._held_out.items()
-        }
-        overlaps = {name: {"sources": 0, "pairs": 0} for name in held_out}
-
-        numbers, cleaner = [0] * len(self.parts), self._cleaning and Cleaner(self._cleaning)
-        for number, of_part in enumerate(self._pairs_of_parts):
-            if not self.parts[number].weight:
+        cleaner = self._cleaning and Cleaner(self._cleaning)
+        overlaps = {name: {"sources": 0, "pairs": 0} for name in self._held_out}
+        other_splits = []
+        for name, split in self._held_out.items():
+            split_pairs = {*split}
+            split_sources = {pair[0] for pair in split_pairs}
+            other_splits.append((overlaps[name], split_sources, split_pairs))
+        num_pairs = [0] * len(self.parts)
+        for index, (part, pairs_of_part) in enumerate(
+            zip(self.parts, self._pairs_of_parts, strict=True)
+        ):
+            if not part.weight:
                 continue
-            pairs = of_part.read(log)
+            pairs = pairs_of_part.read(log)
             for pair in cleaner.clean(pairs, log.skip) if cleaner else pairs:
-                numbers[number] += 1
-                for name, (sources, known) in held_out.items():
-                    overlaps[name]["sources"] += pair[0] in sources
-                    overlaps[name]["pairs"] += pair in known
-                self.part = number
+                num_pairs[index] += 1
+                for overlap, split_sources, split_pairs in other_splits:
+                    overlap["sources"] += pair[0] in split_sources
+                    overlap["pairs"] += pair in split_pairs
+                self.part = index
                 yield pair
-        self.counts = {"pairs": numbers, **vars(log)}
-        if held_out:
+        self.counts = {"pairs": num_pairs, **vars(log)}
+        if self._held_out:
             self.counts |= {"overlaps": overlaps, "fingerprints": self._held_out_fingerprints()}
 
     def _held_out_fingerprints(self):
@@ -102,8 +109,8 @@ class Corpora(Pairs):
     def overlaps(self) -> dict[str, dict[str, int]]:
         """How many pairs stand in other splits too: `{name: {"sources": number, "pairs": number}}`.
 
-        `"sources"` are the pairs whose source stands there. If `counts` are of other splits, as
-        those of an older token store may be, the pairs are read again.
+        `"sources"` is the number of pairs whose source stands there, with any target. The pairs are
+        read again if `counts` lack these numbers, or an older token store has them of other splits.
         """
         if not self._held_out:
             return {}
@@ -121,10 +128,10 @@ class Corpora(Pairs):
     def fingerprint(self) -> str | None:
         """Returns a hash of all that decides which pairs there are, in which order, with which tag.
 
-        It holds the contents of the files, and how they are read and cleaned. `None` if there is no
-        such hash, as of a pipe.
+        It depends on the contents of the files, and on how they are read and cleaned. `None` if a
+        part has no hash, such as a pipe.
         """
-        # `counts`, which are stored by this hash, have a number for each part.
+        # A part of weight 0 has a place too: `counts`, stored under this hash, has a number for it.
         parts = [
             [_fingerprint(pairs) if part.weight else "", part.tag]
             for part, pairs in zip(self.parts, self._pairs_of_parts, strict=True)
@@ -135,18 +142,23 @@ class Corpora(Pairs):
 
     def notes(self) -> list[str]:
         """Returns the lines of a report on the last whole iteration, and on `overlaps`."""
-        lines, counts = [], self.counts or {"pairs": [], **vars(ReadLog())}
+        counts = self.counts or {"pairs": [], **vars(ReadLog())}
+        lines = []
         if len(self.parts) > 1 or any(part.tag or part.weight != 1 for part in self.parts):
             for part, number in zip(self.parts, counts["pairs"], strict=False):
-                passes = f"{number:,} pairs, {part.weight} times an epoch"
-                passes = passes if part.weight else "left out, its weight is 0"
-                lines.append(f"{part.name}: {passes}{f', tag {part.tag}' if part.tag else ''}")
-        return [*lines, *read_notes(counts["read_as"], counts["left_out"])] + [
-            f"also in `{name}`: the source of {number['sources']:,} pairs, and "
-            f"{number['pairs']:,} pairs"
-            for name, number in self.overlaps.items()
-            if number["sources"]
-        ]
+                passes = "left out, its weight is 0"
+                if part.weight:
+                    passes = f"{number:,} pairs, {part.weight} times an epoch"
+                tag = f", tag {part.tag}" if part.tag else ""
+                lines.append(f"{part.name}: {passes}{tag}")
+        lines += read_notes(counts["read_as"], counts["left_out"])
+        for name, overlap in self.overlaps.items():
+            if overlap["sources"]:
+                lines.append(
+                    f"also in `{name}`: the source of {overlap['sources']:,} pairs, and "
+                    f"{overlap['pairs']:,} pairs"
+                )
+        return lines
 
     def __repr__(self):
         return ", ".join(part.name for part in self.parts)
@@ -178,5 +190,5 @@ def _fingerprint(pairs):
 
 
 def hash_of(values: Any) -> str:
-    """Returns the hash of values of JSON."""
+    """Returns the SHA-256, in hexadecimal digits, of values that JSON can hold."""
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -23,9 +23,9 @@ class FileStream(Pairs):
     """Iterates over what `read` yields for the files; each iteration reads them again.
 
     Args:
-        read: generator function that takes one path of each side, and `log`.
+        read: generator function. Its arguments are one path of each side, and `log=`.
         *sides: lists of paths, equally long.
-        options: how the files are read, if they hold pairs.
+        options: how the files are read, if they hold pairs. Without them, a file may be empty.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class FileStream(Pairs):
         return self.read(ReadLog())
 
     def read(self, log: ReadLog) -> Iterator[Any]:
-        """Iterates; the log counts the entries that are no pair, see `READERS`.
+        """Iterates; the log counts the entries that are no pair, see `ReadLog`.
 
         Raises:
             CorpusError: if a file holds no pair, unless the options allow it.
@@ -96,7 +96,8 @@ def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:
     Raises:
         FileNotFoundError: if a path does not exist or a glob matches no file.
     """
-    return FileStream(lambda path, log: lines_of(path), find_files(files, "files", True))
+    paths = find_files(files, "files", are_lines=True)
+    return FileStream(lambda path, log: lines_of(path), paths)
 
 
 def read_parallel(
@@ -112,23 +113,24 @@ def read_parallel(
     """Reads a parallel corpus, as a stream that can be iterated over any number of times.
 
     Line n of the source is paired with line n of the target, file by file; see `read_lines` for
-    what a line is. With `target=None` the files hold both sides. The ending of a name tells the
-    format, in front of `.gz`, `.bz2`, `.xz` or `.zst`: `.tsv`, `.csv`, `.jsonl` or `.ndjson`,
-    `.parquet`, `.po`, `.mo` or `.tmx`. Any other is TSV: source, tab, target. `split_files` and the
-    command `split` write what is read, as lines or TSV.
+    what a line is. With `target=None` the files hold both sides. The ending of a file's name, in
+    front of any `.gz`, `.bz2`, `.xz` or `.zst`, tells the format: `.tsv`, `.csv`, `.jsonl` or
+    `.ndjson`, `.parquet`, `.po`, `.mo` or `.tmx`. Any other is TSV: source, tab, target.
+    `split_files` and the command `split` write what is read, as lines or TSV.
 
     Args:
         source: a path, a glob (its files in sorted order), or a list of these.
         target: the same for the target side: as many files as `source`, in the same order.
             `None`: `source` holds both sides.
-        columns: the columns of source and target. Names, of the first row in TSV and CSV; or, in
-            files without such a row, numbers from 1. Defaults to `[1, 2]` in TSV, else to
-            `languages`, else to `["source", "target"]`.
+        columns: the columns of source and target: two names, which are those of the first row in
+            TSV and CSV, or two numbers from 1, for TSV and CSV without such a row. Defaults to
+            `[1, 2]` in TSV; in other formats to `languages`, or without these to
+            `["source", "target"]`.
         languages: the languages of source and target in TMX, such as `["en", "de"]`; `en` is also
-            `en-US`. Needed for several files, and if a file has more than two or its header does
-            not say which is the source.
-        accelerator: `"&"`, `"_"` or `"~"`: the mark of a key in the labels of `.po` and `.mo`,
-            which is removed, at most one in a label. Optional.
+            `en-US`. Needed for several TMX files, and for one that has more than two languages or
+            whose header does not say which is the source. Optional.
+        accelerator: `"&"`, `"_"` or `"~"`: the mark of the accelerator key in the labels of `.po`
+            and `.mo`. At most one mark is removed from a label. Optional: none is removed.
         delimiter: the character between two columns of CSV, `";"` in many countries. Defaults to
             `","`.
         allow_empty: whether a file may hold no pair. Defaults to `False`.
@@ -159,7 +161,8 @@ def read_parallel(
             )
         read = functools.partial(read_pairs, options=options)
         return FileStream(read, files, options=options)
-    sources, targets = find_files(source, "source", True), find_files(target, "target", True)
+    sources = find_files(source, "source", are_lines=True)
+    targets = find_files(target, "target", are_lines=True)
     if len(sources) != len(targets):
         raise CorpusError(
             "`source` and `target` must have the same number of files. "
@@ -169,11 +172,18 @@ def read_parallel(
 
 
 def find_files(patterns, argument, are_lines=False):
-    """Returns the files that paths and globs name, in the order given, each glob sorted."""
+    """Returns the files that paths and globs name, in the order given, each glob sorted.
+
+    Args:
+        patterns: a path, a glob, or an iterable of these.
+        argument: name of the argument in errors.
+        are_lines: whether a file that holds both sides by its ending is an error.
+    """
     is_single = isinstance(patterns, str | os.PathLike)
     paths = []
     for pattern in map(os.fspath, [patterns] if is_single else patterns):
         matches = filter(os.path.isfile, glob.iglob(pattern, recursive=True))
+        # An existing path is taken as it is, even if it looks like a glob.
         matching = [pattern] if os.path.exists(pattern) else sorted(matches)
         if not matching:
             raise FileNotFoundError(

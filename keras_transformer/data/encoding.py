@@ -28,12 +28,12 @@ Encoded: TypeAlias = tuple[list[np.ndarray], np.ndarray]
 
 
 class Chunk(NamedTuple):
-    """Some pairs.
+    """Pairs that are encoded together.
 
     Attributes:
         sources, targets: lists of strings.
-        source_languages, target_languages: the token of the language of each, if that decides how
-            it is split.
+        source_languages, target_languages: the language token of each string, if that decides how
+            it is split. Optional.
     """
 
     sources: list[str]
@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 
 
 def encode_chunk(chunk: Chunk, tokenizers: Sequence[TokenizerLike]) -> Encoded:
-    """Returns the token ids of a chunk of pairs."""
+    """Returns the token ids of a chunk of pairs; `tokenizers` are those of source and target."""
     ids, lengths = [], []
     sides = (
         (chunk.sources, chunk.source_languages),
@@ -72,9 +72,9 @@ def encode_chunks(
         return
     with contextlib.ExitStack() as stack:
         closing = [contextlib.closing(_Process(tokenizers)) for _ in range(cores)]
-        processes = itertools.cycle([stack.enter_context(process) for process in closing])
+        processes = [stack.enter_context(process) for process in closing]
         busy: collections.deque[_Process] = collections.deque()
-        for chunk, process in zip(chunks, processes, strict=False):
+        for chunk, process in zip(chunks, itertools.cycle(processes), strict=False):
             if len(busy) == cores:
                 yield busy.popleft().receive()
             process.send(chunk)
@@ -84,7 +84,7 @@ def encode_chunks(
 
 
 class _Process:
-    """Another process, which encodes one chunk at a time; this one does it if the other fails."""
+    """Another process, which encodes one chunk at a time. If it fails, this process encodes."""
 
     def __init__(self, tokenizers):
         self._tokenizers, self._process, self._works = tokenizers, None, True
@@ -117,6 +117,7 @@ class _Process:
 
     @contextlib.contextmanager
     def _or_here(self):
+        """Ends the other process if the block fails, so that `receive` encodes here; warns once."""
         try:
             yield
         except Exception as error:  # also of a tokenizer that cannot be pickled

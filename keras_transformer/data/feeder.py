@@ -11,11 +11,12 @@ class BatchFeeder(GeneratorDataAdapter):
 
     It is a data adapter of Keras, because `fit` reads adapters as they are. By default, `fit`
     shuffles the batches of a `PyDataset`, so training could not resume at an exact batch. Each
-    iteration is a new one, so several may run at once.
+    `iter` begins a new iteration, so several may run at once.
 
     Args:
         stream: `BatchStream`.
-        generator: called for each iteration, returns its batches, as arrays.
+        generator: function without arguments, called for each iteration. Returns an iterator of its
+            batches, as arrays.
 
     Attributes:
         stream: `BatchStream`.

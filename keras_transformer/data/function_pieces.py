@@ -11,13 +11,13 @@ from keras_transformer.data.tokenizer_file import FUNCTIONS
 class FunctionPieces(tf.Module):
     """Text <-> token ids by two functions, in graphs and in plain Python.
 
-    Its pieces are the ids themselves. A tokenizer with it has no files of its own.
+    The pieces are the ids themselves. A tokenizer with such pieces cannot be saved.
 
     Args:
         tokenize: string tensor `(B,)` -> int `RaggedTensor` `(B, None)`.
         detokenize: int32 `RaggedTensor` `(B, None)` -> string tensor `(B,)`.
-        tracked: holds their tables, which a SavedModel needs. Optional.
-        made_by: function without arguments that makes these pieces, for `pickle`. Optional.
+        tracked: object that holds the tables of the functions, which a SavedModel needs. Optional.
+        made_by: function without arguments that makes these pieces again, for `pickle`. Optional.
     """
 
     kind, joiner, unknown, normalization, model_bytes = FUNCTIONS, " ", None, None, b""

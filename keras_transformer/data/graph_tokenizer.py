@@ -18,7 +18,8 @@ from keras_transformer.texts import import_extra
 
 # The white space of Python's `str.split()`, and the space symbol.
 WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
-# The tag of a language at the beginning of a text, up to the first "<<"; and what follows.
+# The tag of a language at the beginning of a text, up to the first "<<"; and a whole text, with the
+# tag, if there is one, as its group.
 _TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
 
 
@@ -29,7 +30,7 @@ class GraphTokenizer(tf.Module):
     not UTF-8 become U+FFFD.
 
     Args:
-        pieces, vocabulary, tag: as of the `Tokenizer`.
+        pieces, vocabulary, tag: as for `Tokenizer`.
 
     Raises:
         ImportError: if tensorflow-text is needed and missing (it has no build for Windows).
@@ -91,7 +92,7 @@ class GraphTokenizer(tf.Module):
 class GraphSentencePieces(tf.Module):
     """`SentencePieces` for graphs, with the ids of a vocabulary.
 
-    Memory: if texts have tags, a hash table of the pieces, some 13 MB for 58,101 of them.
+    Memory: if texts may begin with tags, a hash table of the pieces, some 13 MB for 58,101 of them.
 
     Args:
         pieces: `SentencePieces`.
@@ -105,7 +106,8 @@ class GraphSentencePieces(tf.Module):
         self._has_other_pieces = pieces.rules["has_other_pieces"]
         self._dropped = [vocabulary.ids[piece] for piece in pieces.rules["dropped_pieces"]]
         self._tokens = tokens
-        # Strings, if there are tags: a piece that only the other side's model has is one too.
+        # With tags, SentencePiece gives strings rather than numbers, and a table has their ids: a
+        # text may then also give a piece that only the model of the other side has.
         self._ids: Any = None
         if pieces.reads_tags:
             ids = tf.range(len(vocabulary.tokens))
@@ -116,9 +118,9 @@ class GraphSentencePieces(tf.Module):
         self._ties = _ties_of(vocabulary.tokens) if pieces.rules["sorts_ties"] else None
         out_type = tf.string if pieces.reads_tags else tf.int32
         self._sentencepiece = _sentencepiece(pieces.model_bytes, out_type)
-        self._reading = self._sentencepiece
+        self._reader = self._sentencepiece
         if pieces.read_bytes != pieces.model_bytes:
-            self._reading = _sentencepiece(pieces.read_bytes, out_type)
+            self._reader = _sentencepiece(pieces.read_bytes, out_type)
         spec = read_model(pieces.model_bytes)[1].normalizer_spec
         self._keeps_spaces = spec.add_dummy_prefix and not spec.remove_extra_whitespaces
 
@@ -144,7 +146,7 @@ class GraphSentencePieces(tf.Module):
         return text
 
     def _keep_spaces(self, pieces):
-        """Detokenizes without the first space only; tensorflow-text leaves out all in front."""
+        """Detokenizes, and removes one leading space; tensorflow-text would remove all of them."""
         first = pieces[:, :1]
         first = first.with_values(tf.strings.regex_replace(first.values, "^" + SPACE_SYMBOL, ""))
         stop = tf.fill([pieces.nrows(), 1], ".")
@@ -152,14 +154,14 @@ class GraphSentencePieces(tf.Module):
         return tf.strings.regex_replace(text, r"^\.", "")
 
     def _ids_of_text(self, text):
-        numbers = self._reading.tokenize(text)
+        numbers = self._reader.tokenize(text)
         return numbers if self._ids is None else tf.gather(self._ids, numbers)
 
     def _ids_of_tagged(self, text):
         is_tagged = tf.strings.regex_full_match(text, _TAG + ".*")
         tag = tf.strings.regex_replace(text, _TAG_AND_TEXT, r"\1")
         tags = tf.ragged.boolean_mask(tag[:, None], is_tagged[:, None])
-        pieces = self._reading.tokenize(tf.strings.regex_replace(text, _TAG, ""))
+        pieces = self._reader.tokenize(tf.strings.regex_replace(text, _TAG, ""))
         pieces = tf.concat([tags, pieces], axis=1)
         return pieces.with_flat_values(self._table.lookup(pieces.flat_values))
 
@@ -183,7 +185,7 @@ class GraphSymbolPieces(tf.Module):
         """Returns the token ids of text `(B,)`, an int32 `RaggedTensor` `(B, None)`."""
         text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
         text = _in_form(text, self._normalization)
-        # No UTF-8 has this byte. What stands between two symbols is in the even places.
+        # No UTF-8 has this byte. After the split, symbols have odd indices, other text even ones.
         text = tf.strings.regex_replace(text, self._pattern, b"\xff\\0\xff")
         symbols = tf.strings.split(text, b"\xff")[:, 1::2]
         return symbols.with_flat_values(self._table.lookup(symbols.flat_values))
@@ -242,13 +244,16 @@ def _in_form(text, normalization):
 
 
 def _table(texts, ids, unknown):
-    """Returns the table of the ids of texts."""
+    """Returns a hash table from texts to their ids; `unknown` is the id of other texts."""
     pairs = tf.lookup.KeyValueTensorInitializer(texts, ids)
     return tf.lookup.StaticHashTable(pairs, default_value=unknown)
 
 
 def _ties_of(vocabulary):
-    """Returns, for each id, the number of the text that it repeats, or -1, and its length."""
+    """Returns the number of each id's root, -1 if it has none, and its length; see `tied_pieces`.
+
+    The result is an int64 tensor `(V, 2)`.
+    """
     tied = tied_pieces(vocabulary)
     numbers = {root: number for number, (root, _) in enumerate(tied.values())}
     ties = [tied.get(piece, ("", 0)) for piece in vocabulary]
@@ -264,8 +269,9 @@ def _sort_ties(token_ids, ties):
     """
     values, rows = token_ids.flat_values, token_ids.value_rowids()
     root, length = tf.unstack(tf.gather(ties, values), axis=1)
-    goes_on = (root[1:] == root[:-1]) & (rows[1:] == rows[:-1]) & (root[1:] >= 0)
-    run = tf.cumsum(tf.concat([rows[:1] * 0, 1 - tf.cast(goes_on, tf.int64)], axis=0))
+    is_tied = (root[1:] == root[:-1]) & (rows[1:] == rows[:-1]) & (root[1:] >= 0)
+    # The number of the run of tied neighbours that each token is in.
+    run = tf.cumsum(tf.concat([rows[:1] * 0, 1 - tf.cast(is_tied, tf.int64)], axis=0))
     order = tf.argsort(run * (1 + tf.reduce_max(ties[:, 1])) + length, stable=True)
     return token_ids.with_flat_values(tf.gather(values, order))
 

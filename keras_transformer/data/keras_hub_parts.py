@@ -29,7 +29,7 @@ def keras_hub_parts(
             )
     special_ids = [ids[token] for token in special.values()]
     if is_sentencepiece:
-        # KerasHub's own is broken by `keras.utils.set_random_seed`.
+        # Not KerasHub's own tokenizer: `keras.utils.set_random_seed` would break it.
         return sentencepiece_parts(tokenizer.proto, [*special_ids, None], ids)
     tokens = _spelled(tokenizer, tokens_of(ids, special_ids))
     for token in special.values():
@@ -39,7 +39,7 @@ def keras_hub_parts(
 
 
 def layer_pieces(layer: Any) -> FunctionPieces:
-    """Returns the pieces of a layer. Its functions are graphs: its eager methods return lists."""
+    """Returns the pieces of a layer, by graphs of its methods, which eagerly return lists."""
     text = tf.TensorSpec([None], tf.string)
     token_ids = tf.RaggedTensorSpec([None, None], tf.int32)
     return FunctionPieces(
@@ -68,12 +68,16 @@ def _spelled_bytes(content):
 
 
 def _kind_of(tokenizer):
-    """Returns the name of the class of KerasHub; raises if it is none that can be used."""
+    """Returns the name of the KerasHub class that a tokenizer is an instance of.
+
+    Raises if it is none of the three that can be used, pads its output, or returns strings.
+    """
     import keras_hub
 
     kinds = "WordPieceTokenizer", "BytePairTokenizer", "SentencePieceTokenizer"
-    found = [kind for kind in kinds if isinstance(tokenizer, getattr(keras_hub.tokenizers, kind))]
-    if not found:
+    classes = {kind: getattr(keras_hub.tokenizers, kind) for kind in kinds}
+    kind = next((kind for kind in kinds if isinstance(tokenizer, classes[kind])), None)
+    if kind is None:
         raise TypeError(
             "`tokenizer` must be a WordPiece, byte-pair or SentencePiece tokenizer of KerasHub. "
             f"Received: {tokenizer!r}"
@@ -84,4 +88,4 @@ def _kind_of(tokenizer):
             "`tokenizer` must return token ids without padding. Received: a tokenizer with "
             f"sequence_length={length}, dtype={dtype!r}"
         )
-    return found[0]
+    return kind

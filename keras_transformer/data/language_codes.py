@@ -12,15 +12,15 @@ SAME_LANGUAGE = 5  # codes that are at most this far apart, by `langcodes`, name
 def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
     """Returns the model's own code for a language, such as `deu_Latn` for `de-DE`.
 
-    Of several scripts, the usual one: `zho_Hans` for `zh`.
+    If the model has the language in several scripts, it is the usual one: `zho_Hans` for `zh`.
 
     Args:
         code: of ISO 639-1 or 639-3, perhaps with a script or region: `de`, `deu`, `zh-Hant`.
-        name: that of the argument, for errors.
+        name: name of the argument, for errors.
         language_ids: the tokens of the model's languages, by their codes.
 
     Raises:
-        ValueError: if the model does not have it; the nearest codes are named.
+        ValueError: if the model does not have the language; the message names similar codes.
     """
     if (same := closest_language(code, language_ids, SAME_LANGUAGE)) is not None:
         return same
@@ -36,7 +36,8 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
 
     Args:
         code, language_ids: as in `find_language`.
-        max_distance: largest distance of two codes. 0: both name the same language.
+        max_distance: maximum distance of the two codes, by `langcodes`. 0: both name the same
+            language.
     """
     if code in language_ids:
         return code
@@ -49,10 +50,11 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
     try:
         codes = {parsed(known).to_tag(): known for known in language_ids}
         tag, _ = langcodes.closest_match(code, [*codes], max_distance=max_distance)
+        # A script in the code must be that of the language; the distance alone may allow others.
         script = parsed(code).script
         if tag in codes and script in (None, parsed(tag).maximize().script):
             return codes[tag]
-    except ValueError:  # no code
+    except ValueError:  # it is no code of a language
         pass
     return None
 
@@ -60,12 +62,14 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
 def ids_of_parts(
     language_ids: Mapping[str, int], parts: Sequence[Any], codes: Sequence[str | None]
 ) -> list[list[int]]:
-    """Returns the language tokens of source and target of each part; `[]` if there are none.
+    """Returns the ids of the language tokens of source and target of each part.
+
+    `[]` if the tokenizer has no tokens of languages.
 
     Args:
         language_ids: those of the tokenizer.
         parts: the `Corpus` of each part. Empty: the pairs are one part, which states no languages.
-        codes: of source and target of the parts that state none; `None` if not given.
+        codes: codes of source and target for the parts that state none; `None` if not given.
 
     Raises:
         ValueError: if a language is missing, the tokenizer does not have it, or a code is given
@@ -86,5 +90,5 @@ def ids_of_parts(
             )
         return language_ids[find_language(code, name, language_ids)]
 
-    stated = [part.languages for part in parts] or [None]
-    return [list(map(token_of, LANGUAGES, languages or codes)) for languages in stated]
+    codes_of_parts = [part.languages or codes for part in parts] or [codes]
+    return [list(map(token_of, LANGUAGES, part_codes)) for part_codes in codes_of_parts]

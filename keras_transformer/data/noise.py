@@ -14,11 +14,11 @@ class Noise:
     """Random changes of training batches.
 
     Args:
-        tokenizers: those of source and target, "side" 0 and 1.
+        tokenizers: those of source and target, which the methods call side 0 and 1.
         subword_regularization, word_dropout: as for `make_dataset`.
 
     Attributes:
-        kept: ids of tokens that stay, such as tags. May be set.
+        protected_ids: ids that `drop_words` leaves, such as tags of corpora. May be set.
 
     Raises:
         ValueError: if a tokenizer lacks what a change needs.
@@ -31,45 +31,54 @@ class Noise:
         word_dropout: float,
     ) -> None:
         self._tokenizers, self._word_dropout = tokenizers, word_dropout
-        self.kept: list[int] = []
-        rate = subword_regularization
-        self._splits = None if rate is None else [BpeDropout(each, rate) for each in tokenizers]
+        self.protected_ids: list[int] = []
+        self._bpe_dropouts: list[BpeDropout] | None = None
+        if subword_regularization is not None:
+            self._bpe_dropouts = [BpeDropout(t, subword_regularization) for t in tokenizers]
         if word_dropout and any(tokenizer.unk_token_id is None for tokenizer in tokenizers):
             raise ValueError(
                 "`word_dropout` needs tokenizers with an `unk_token_id`. "
                 f"Received: {', '.join(map(repr, tokenizers))}"
             )
-        self._special = [_special_ids(each) for each in tokenizers] if word_dropout else []
+        self._special = [_special_ids(t) for t in tokenizers] if word_dropout else []
 
     def split(
         self, side: int, rows: list[np.ndarray], rng: np.random.Generator, longest: float
     ) -> list[np.ndarray]:
-        """Splits the texts of rows of token ids anew; each row ends with END, as before.
+        """Splits the texts of rows of token ids anew, if there is `subword_regularization`.
 
-        A row that would have more than `longest` tokens keeps its split.
+        Args:
+            side: 0 for sources, 1 for targets.
+            rows: token ids, each row with END; the returned ones have it too.
+            rng: draws the splits.
+            longest: a row that would have more tokens than this, with END, keeps its split.
         """
-        if self._splits is None:
+        if self._bpe_dropouts is None:
             return rows
-        found = self._splits[side].split(self._tokenizers[side].decode(rows), rng)
+        texts = self._tokenizers[side].decode(rows)
+        new_rows = self._bpe_dropouts[side].split(texts, rng)
         return [
             np.append(new, old[-1]) if len(new) < longest else old
-            for new, old in zip(found, rows, strict=True)
+            for new, old in zip(new_rows, rows, strict=True)
         ]
 
     def growth(self, side: int, rows: list[np.ndarray], rng: np.random.Generator) -> float:
-        """Returns the upper quartile of how many times longer rows are after a new split."""
-        split = self.split(side, rows, rng, np.inf)
-        ratios = [len(new) / len(old) for new, old in zip(split, rows, strict=True)]
+        """Returns the upper quartile of the factors by which a new split lengthens rows, or 1."""
+        new_rows = self.split(side, rows, rng, np.inf)
+        ratios = [len(new) / len(old) for new, old in zip(new_rows, rows, strict=True)]
         return max(1.0, float(np.quantile(ratios, 0.75)))
 
     def drop_words(self, side: int, token_ids: np.ndarray, rng: np.random.Generator) -> None:
-        """Writes the unknown token over tokens `(B, L)`, but not over special ones and symbols."""
+        """Writes the unknown token over random tokens of `token_ids`, int32 `(B, L)`, in place.
+
+        Special tokens, tags, symbols and `protected_ids` stay.
+        """
         if not self._word_dropout:
             return
         tokenizer: Any = self._tokenizers[side]
-        stays = np.isin(token_ids, [*self._special[side], *self.kept])
+        is_protected = np.isin(token_ids, [*self._special[side], *self.protected_ids])
         is_dropped = rng.random(token_ids.shape) < self._word_dropout
-        token_ids[is_dropped & ~stays] = tokenizer.unk_token_id
+        token_ids[is_dropped & ~is_protected] = tokenizer.unk_token_id
 
 
 def _special_ids(tokenizer):

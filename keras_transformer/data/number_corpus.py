@@ -78,7 +78,7 @@ EMBEDDED = {"number_names": number_names, "roman_numerals": roman_numerals}
 
 
 def _pairs(numbers, notations, split, size, seed):
-    """Returns drawn numbers in two notations; `numbers` is the range that they are drawn from."""
+    """Returns pairs of random numbers from the range `numbers`, each in two notations."""
     if split not in SPLITS:
         raise ValueError(f"`split` must be one of {SPLITS}. Received: split={split!r}")
     if size < 1:
@@ -110,10 +110,10 @@ def _draw_train(by_digits, size, rng):
 
 def _draw_held_out(by_digits, size, rng):
     numbers = []
-    for done, candidates in enumerate(by_digits):
+    for index, candidates in enumerate(by_digits):
         members = list(filter(is_held_out, candidates))
         # Rounded up; the longer numbers make up for the short ones that do not exist.
-        share = -(-(size - len(numbers)) // (len(by_digits) - done))
+        share = -(-(size - len(numbers)) // (len(by_digits) - index))
         numbers += rng.sample(members, min(share, len(members)))
     if len(numbers) < size:
         raise ValueError(
@@ -131,9 +131,11 @@ def english_name(number):
         tens, unit = divmod(number, 10)
         return ENGLISH_TENS[tens - 2] + (f"-{ENGLISH[unit]}" if unit else "")
     size, word = (100, "hundred") if number < 1000 else (1000, "thousand")
-    count, rest = divmod(number, size)
-    join = ", " if rest >= 100 else " and "
-    return f"{english_name(count)} {word}" + (join + english_name(rest) if rest else "")
+    count, remainder = divmod(number, size)
+    name = f"{english_name(count)} {word}"
+    if not remainder:
+        return name
+    return name + (", " if remainder >= 100 else " and ") + english_name(remainder)
 
 
 def german_name(number):
@@ -144,8 +146,8 @@ def german_name(number):
         tens, unit = divmod(number, 10)
         return (f"{_german_count(unit)}und" if unit else "") + GERMAN_TENS[tens - 2]
     size, word = (100, "hundert") if number < 1000 else (1000, "tausend")
-    count, rest = divmod(number, size)
-    return _german_count(count) + word + (german_name(rest) if rest else "")
+    count, remainder = divmod(number, size)
+    return _german_count(count) + word + (german_name(remainder) if remainder else "")
 
 
 def _german_count(number):

@@ -19,7 +19,7 @@ class Pairs:
         overlaps: `{split: {"sources": number, "pairs": number}}`, how many pairs stand in other
             splits too. Defaults to nothing.
         kind: str, what errors call them. Defaults to the name of the class.
-        part: int, the number of the part that the last pair of an iteration is from.
+        part: int, the index in `parts` of the corpus of the last pair that an iteration yielded.
     """
 
     parts: Sequence[Any] = ()
@@ -46,7 +46,7 @@ class Pairs:
         return iter(self)
 
     def fingerprint(self) -> str | None:
-        """Returns a hash of all that decides the pairs and their order, or `None` without one."""
+        """Returns a hash of all that decides the pairs and their order; `None`: there is none."""
         return None
 
     def notes(self) -> list[str]:

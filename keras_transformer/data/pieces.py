@@ -1,9 +1,9 @@
 """Text <-> pieces of a SentencePiece model, or symbols, in plain Python: no TensorFlow, no Keras.
 
 Exports copy this file into their folders as `folder_tokenizer.py`, so it imports nothing of this
-package. A SentencePiece model needs `sentencepiece`; and normalising needs `unicodedata2` where
-Python's own Unicode is not version 16.0, otherwise characters that are newer or older than Python's
-are not normalised as in training.
+package. A SentencePiece model needs `sentencepiece`. Normalising needs `unicodedata2` where the
+Unicode of Python is not version 16.0: without it, characters that differ between both versions are
+not normalised as in training.
 """
 
 import collections
@@ -65,11 +65,16 @@ def tied_pieces(pieces: Iterable[str]) -> dict[Any, tuple[str, int]]:
 
     `..` and `...` repeat `.`: they are its root, and both of their orders are the same text.
     """
-    of_root = collections.defaultdict(list)
+    pieces_of_root = collections.defaultdict(list)
     for piece in filter(None, pieces):
-        of_root[piece[: (piece + piece).find(piece, 1)]].append(piece)
-    tied = {root: each for root, each in of_root.items() if len(each) > 1}
-    return {piece: (root, len(piece)) for root, each in tied.items() for piece in each}
+        # The root is the shortest text whose repetition is the piece.
+        root = piece[: (piece + piece).find(piece, 1)]
+        pieces_of_root[root].append(piece)
+    tied: dict[Any, tuple[str, int]] = {}
+    for root, same_root in pieces_of_root.items():
+        if len(same_root) > 1:
+            tied.update((piece, (root, len(piece))) for piece in same_root)
+    return tied
 
 
 class SentencePieces:
@@ -78,11 +83,11 @@ class SentencePieces:
     Args:
         model: bytes of a SentencePiece model.
         kind: `"subwords"`: `Tokenizer.train` made the model; `"marian"`: a text may begin with the
-            tag of a language, which is one piece, and pieces that the model does not have count
-            too; `"sentencepiece"`: another one.
+            tag of a language, which is one piece, and `encode` may return pieces that the model
+            does not have; `"sentencepiece"`: any other model.
         normalization: the rule of subwords, see `normalize`. `None`: that of the model.
         has_other_pieces: whether `decode` gets pieces that the model does not have.
-        dropped_pieces: pieces that have no text.
+        dropped_pieces: pieces that `decode` leaves out.
         sorts_ties: whether neighbours that repeat the same text are put into the order of their
             lengths. In a unigram model `..` `...` has the score of `...` `..`, and versions of
             SentencePiece choose differently, by how they round.
@@ -90,15 +95,15 @@ class SentencePieces:
         added_language: code of the language whose texts are read with the whole model; see
             `for_language`. Optional.
         old_bytes: with `added_language`: the number of bytes of the model that reads all other
-            texts. A SentencePiece model with further pieces behind its bytes is one that has them.
+            texts. The bytes behind these add pieces to it.
 
     Attributes:
         model_bytes: the model.
-        rules: the other arguments but `kind` and `tag`, plain values for JSON.
-        read_bytes: the model that reads texts: the whole one, or its first bytes.
+        rules: the arguments except `model`, `kind` and `tag`, as plain values for JSON.
+        read_bytes: the model that reads texts: the whole one, or its first `old_bytes`.
         reads_tags: whether a text may begin with a tag. Then only `encode` reads texts.
         joiner: what stands between texts.
-        unknown: `None`: no symbols are counted.
+        unknown: `None`: unknown symbols are not counted.
 
     Raises:
         ImportError: if `sentencepiece` is not installed.
@@ -122,35 +127,37 @@ class SentencePieces:
 
         self.model_bytes, self.kind, self.normalization, self.tag = model, kind, normalization, tag
         self.reads_tags, self._has_other_pieces = kind == MARIAN, has_other_pieces
-        self._dropped = frozenset(dropped_pieces)
+        dropped = [*dropped_pieces]
+        self._dropped = frozenset(dropped)
         self.sorts_ties = sorts_ties
         self.rules: dict[str, Any] = {
             "normalization": normalization,
             "has_other_pieces": has_other_pieces,
-            "dropped_pieces": [*dropped_pieces],
+            "dropped_pieces": dropped,
             "sorts_ties": sorts_ties,
         }
         self.added_language = added_language
         # By default each call starts and ends a thread for each core, also for a few short texts.
         load = functools.partial(sentencepiece.SentencePieceProcessor, num_threads=1)
         self._whole = self._processor = load(model_proto=model)
-        self.read_bytes = model  # the model that reads texts
+        self.read_bytes = model
         if added_language is not None:
             self.rules |= {"added_language": added_language, "old_bytes": old_bytes}
             self.read_bytes = model[:old_bytes]
             self._processor = load(model_proto=self.read_bytes)
-        # By piece and by number.
+        # The root and the length of each tied piece, by its text and by its number.
         self._tied = {}
         if sorts_ties:
-            pieces = self.names()
-            self._tied = tied_pieces(pieces)
-            self._tied |= {i: self._tied[p] for i, p in enumerate(pieces) if p in self._tied}
+            names = self.names()
+            self._tied = tied_pieces(names)
+            self._tied |= {n: self._tied[p] for n, p in enumerate(names) if p in self._tied}
 
     def for_language(self, code: str) -> "SentencePieces":
         """Returns the pieces of texts in a language: the same, unless pieces were added for it."""
         if code != self.added_language:
             return self
-        rules = {n: v for n, v in self.rules.items() if n not in ("added_language", "old_bytes")}
+        added = ("added_language", "old_bytes")
+        rules = {name: value for name, value in self.rules.items() if name not in added}
         return SentencePieces(self.model_bytes, self.kind, **rules, tag=self.tag)
 
     def names(self) -> list[str]:
@@ -158,15 +165,18 @@ class SentencePieces:
         return self._whole.id_to_piece(list(range(self._whole.get_piece_size())))
 
     def ids_by_number(self, ids: dict[str, int], unknown: Any) -> list[int] | None:
-        """Returns the id of each piece of the model in a vocabulary; `None`: they are the numbers.
+        """Returns the id of each piece of the model in a vocabulary, in the order of their numbers.
+
+        `None` if each id is the piece's number.
 
         Args:
-            ids: `{piece: id}`.
-            unknown: id of the pieces that are not there.
+            ids: `{piece: id}` of the vocabulary.
+            unknown: id of the pieces that are not in it.
         """
-        found = [ids.get(name, unknown) for name in self.names()]
-        found[self._processor.unk_id()] = unknown
-        return None if found == list(range(len(found))) else found
+        ids_of_pieces = [ids.get(name, unknown) for name in self.names()]
+        ids_of_pieces[self._processor.unk_id()] = unknown
+        is_same = ids_of_pieces == list(range(len(ids_of_pieces)))
+        return None if is_same else ids_of_pieces
 
     def encode_numbers(self, texts: list[str]) -> list[list[int]]:
         """Returns the numbers of the pieces of texts without tags. An empty text has none."""
@@ -180,36 +190,45 @@ class SentencePieces:
             rows = map(self._processor.id_to_piece, self.encode_numbers(texts))
             return [[*first, *row] if row else row for row in rows]
         tags = [_TAG.match(text) for text in texts]
-        others = [text[tag.end() :] if tag else text for tag, text in zip(tags, texts, strict=True)]
-        rows = self._sort_ties(self._processor.encode(others, out_type=str))
+        untagged = [
+            text[tag.end() :] if tag else text for tag, text in zip(tags, texts, strict=True)
+        ]
+        rows = self._sort_ties(self._processor.encode(untagged, out_type=str))
         return [[tag[0], *row] if tag else row for tag, row in zip(tags, rows, strict=True)]
 
     def decode(self, rows: list[list[str]]) -> list[str]:
         """Returns the texts of lists of pieces."""
         rows = [[piece for piece in row if piece not in self._dropped] for row in rows]
-        # SentencePiece 0.2.0 looks at the first row only to see what rows are.
+        # Without empty rows: SentencePiece 0.2.0 tells pieces from ids by the first row alone.
         texts = iter(self._whole.decode([row for row in rows if row]))
         return [self._restore(next(texts)) if row else "" for row in rows]
 
     def normalize(self, text: str) -> str:
-        """Returns the text that the model reads; raises a `ValueError` if its rule is not ours."""
+        """Returns the text that the model reads; a `ValueError` if `normalization` is `None`."""
         if self.normalization is None:
             raise ValueError(f"The rule by which the model reads text is its own: {self.kind!r}.")
         return normalize(text, self.normalization)
 
     def _sort_ties(self, rows):
-        tied, alone = self._tied, ("", 0)
-        for number, row in enumerate(rows):
+        """Sorts neighbours with the same root by their lengths, in rows of pieces or of numbers."""
+        tied, untied = self._tied, ("", 0)
+
+        def root_of(piece):
+            return tied.get(piece, untied)[0]
+
+        def length_of(piece):
+            return tied.get(piece, untied)[1]
+
+        for index, row in enumerate(rows):
             if not tied.keys().isdisjoint(row):
-                runs = itertools.groupby(row, lambda piece: tied.get(piece, alone)[0])
-                runs = (sorted(run, key=lambda piece: tied.get(piece, alone)[1]) for _, run in runs)
-                rows[number] = [piece for run in runs for piece in run]
+                runs = itertools.groupby(row, root_of)
+                rows[index] = [p for _, run in runs for p in sorted(run, key=length_of)]
         return rows
 
     def _restore(self, text):
         if self.normalization == "identity":
             return text.removeprefix(" ")
-        if self._has_other_pieces:  # SentencePiece leaves their symbols of spaces
+        if self._has_other_pieces:  # SentencePiece leaves the space symbol in them
             return text.replace(SPACE_SYMBOL, " ").strip()
         return text
 
@@ -221,14 +240,14 @@ class SymbolPieces:
         kind: `"characters"`: a symbol is the longest of `symbols` that the text goes on with, else
             a code point; or `"words"`: a symbol is what stands between white space.
         normalization: `"nfc"` or `"nfd"`, by which texts are read; `"identity"`: as they are.
-        symbols: those that are known, in the order of their numbers, which begin behind special
+        symbols: the known ones in the order of their numbers, which follow those of the 4 special
             tokens.
 
     Attributes:
         symbols: list of the texts of all pieces, special tokens included.
-        pattern: expression of one symbol, for Python and RE2.
+        pattern: regular expression of one symbol, for Python and RE2.
         joiner: what stands between symbols.
-        rules: the normalization, for JSON.
+        rules: the normalization, as a dict for JSON.
         model_bytes: empty.
     """
 
@@ -244,22 +263,23 @@ class SymbolPieces:
         self.pattern = f"[^{SPACES}]+" if kind == WORDS else any_of(self.symbols[first:], ".")
         self._find = re.compile(self.pattern).findall
         self._numbers = {symbol: n for n, symbol in enumerate(self.symbols[first:], first)}
+        # What `decode` writes for each name: `<unk>` and all symbols.
         self._texts = dict(zip(self.names()[first - 1 :], self.symbols[first - 1 :], strict=True))
 
     @classmethod
     def of_names(cls, kind: str, names: list[str], normalization: str) -> "SymbolPieces":
-        """Returns the pieces of these names; see `names`."""
-        behind = {f"{name} ": name for name in cls.special}
-        symbols = (behind.get(name, name) for name in names[len(cls.special) :])
+        """Returns the pieces that have these `names()`."""
+        symbol_of_name = {f"{token} ": token for token in cls.special}
+        symbols = (symbol_of_name.get(name, name) for name in names[len(cls.special) :])
         return cls(kind, normalization, symbols)
 
     def names(self) -> list[str]:
         """Returns the names of all pieces, in the order of their numbers.
 
-        A symbol that is spelled like a special token has a space behind it.
+        The name of a symbol that is spelled like a special token has a space behind it.
         """
         symbols = self.symbols[len(self.special) :]
-        return [*self.special, *(s + " " * (s in self.special) for s in symbols)]
+        return [*self.special, *(f"{s} " if s in self.special else s for s in symbols)]
 
     def ids_by_number(self, ids: dict[str, int], unknown: Any) -> None:
         """Returns `None`: the numbers are the ids."""
@@ -269,7 +289,7 @@ class SymbolPieces:
         return self._find(_in_form(text, self.normalization))
 
     def normalize(self, text: str) -> str:
-        """Returns what is restored of a text whose symbols are all known."""
+        """Returns the text that `decode` restores if all symbols of this text are known."""
         return self._restore(self.split(text))
 
     def unknown(self, texts: Iterable[str]) -> "collections.Counter[str]":
@@ -289,7 +309,7 @@ class SymbolPieces:
 
     def decode(self, rows: list[list[str]]) -> list[str]:
         """Returns the texts of lists of names."""
-        texts, dropped = self._texts, self.special[:3]
+        texts, dropped = self._texts, self.special[:3]  # padding, start and end
         return [self._restore(texts[name] for name in row if name not in dropped) for row in rows]
 
     def _restore(self, symbols):
@@ -297,10 +317,15 @@ class SymbolPieces:
         return text if self.normalization == "identity" else _in_form(text, "nfc")
 
 
-def any_of(symbols: Iterable[str], one: str) -> str:
-    """Returns the expression of the longest of some symbols, or else of `one`."""
-    longest = sorted((s for s in symbols if len(s) > 1), key=len, reverse=True)
-    return "(?s)" + "|".join([*map(re.escape, longest), one])
+def any_of(symbols: Iterable[str], character: str) -> str:
+    """Returns the regular expression of the longest of some symbols, else of one character.
+
+    Args:
+        symbols: texts. Those of one character are left out: `character` matches them.
+        character: regular expression of any character, such as `"."`.
+    """
+    longest_first = sorted((s for s in symbols if len(s) > 1), key=len, reverse=True)
+    return "(?s)" + "|".join([*map(re.escape, longest_first), character])
 
 
 def _in_form(text, normalization):

@@ -4,7 +4,6 @@ Third step of the data flow: token ids -> (inputs, labels, sample_weight). Paper
 """
 
 import collections
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -43,7 +42,7 @@ if keras.config.backend() == "tensorflow":
 PREFETCHED = 2  # batches
 SIZES = "batch_tokens", "batch_sentences", "shuffle", "seed"  # decide which pairs form a batch
 NOISE = "subword_regularization", "word_dropout"
-UNSTORED = (*NOISE, "shapes", *LANGUAGES)  # left out of `settings` unless they are set
+UNSTORED = (*NOISE, "shapes", *LANGUAGES)  # in `BatchStream.settings` only if they are set
 
 
 def make_dataset(
@@ -70,7 +69,7 @@ def make_dataset(
 
     The corpus is tokenised once and kept as integers, in memory or in a token store. On TensorFlow
     the dataset is a `tf.data.Dataset`. On JAX and PyTorch it yields arrays, without TensorFlow.
-    Both are read in the order of the dataset, also by `fit(shuffle=True)`. An element is a batch
+    `fit` reads both in their own order, even with `shuffle=True`. An element is a batch
     `(inputs, labels, sample_weight)` of sentences of similar length:
 
     - `inputs["encoder_token_ids"]`: int32 `(B, S)`, source and END;
@@ -115,9 +114,9 @@ def make_dataset(
             padding, whose weights are 0: `Transformer` ignores them. With `subword_regularization`,
             a text that would exceed its shape keeps its usual split. `None`: no maximum. Defaults
             to `"auto"`: 8 on JAX, else `None`.
-        source_language, target_language: codes of the languages of the pairs, such as `"en"`, of a
-            tokenizer with tokens of languages, such as NLLB's: each side begins with the token of
-            its language. As a label, it has the weight 0. Defaults to `None`.
+        source_language, target_language: codes of the languages of the pairs, such as `"en"`, for
+            a tokenizer with tokens of languages, such as NLLB's: each side begins with the token of
+            its language. As a label, it has the weight 0. Default to `None`.
         config: `TransformerConfig` of the model that trains on the batches. If given, vocabulary
             sizes, special tokens and `max_length` are checked first. Optional.
         store: folder for a token store of a large corpus: the corpus is tokenised on all cores,
@@ -131,9 +130,10 @@ def make_dataset(
         TypeError: if a tokenizer lacks a member of `TokenizerLike`.
         ValueError: if an item of `pairs` is no pair of strings; if both or neither of
             `batch_tokens` and `batch_sentences` are given; if all pairs are dropped (the message
-            gives the reasons); if tokenizers or `max_length` do not
-            fit `config`; or if a tokenizer cannot do what `subword_regularization` or
-            `word_dropout` needs.
+            gives the reasons); if tokenizers or `max_length` do not fit `config`; if a tokenizer
+            cannot do what `subword_regularization` or `word_dropout` needs; or if a language is
+            missing, is unknown to the tokenizer, or is given without tokens of languages.
+        OSError: if the store can neither be read nor written.
     """
     arguments = dict(locals())
     del arguments["first_epoch"]
@@ -153,7 +153,8 @@ class BatchStream:
     Attributes:
         report: `DatasetReport`.
         is_read: whether an iteration has begun. May be set to `False`.
-        settings: the arguments that decide which pairs are in which batch, by name.
+        settings: the arguments that decide what the batches hold, by name. Noise, shapes and
+            languages are left out unless they are set.
         lengths: int32 array `(pairs, 2)`, tokens of both sides of all pairs, with tag, language
             and END.
         fingerprint: hash of the token ids in their order, the languages, and the weights and tags
@@ -176,21 +177,23 @@ class BatchStream:
         self._tokenizers = check_tokenizers(tokenizer, target_tokenizer)
         if config is not None:
             require_matching_vocabularies(config, *self._tokenizers)
-        longest = _longest_kept(options, config)
+        self._longest = _longest_kept(options, config)
         self._noise = Noise(self._tokenizers, options.subword_regularization, options.word_dropout)
-        self._longest = longest
         corpora = as_pairs(pairs)
         codes = [getattr(options, name) for name in LANGUAGES]
         languages = ids_of_parts(self._tokenizers[0].language_ids, corpora.parts, codes)
-        self._languages = np.array(languages)
-        languages = languages if any(map(splits_by_language, self._tokenizers)) else []
-        self._rows = token_rows(corpora, self._tokenizers, store, languages=languages)
+        self._languages = np.array(languages)  # language tokens `(parts, 2)`; empty without them
+        splits_differ = any(map(splits_by_language, self._tokenizers))
+        self._rows = token_rows(
+            corpora, self._tokenizers, store, languages=languages if splits_differ else []
+        )
         self._passes = Passes(corpora, self._tokenizers[0])
-        self._noise.kept = [*self._passes.tag_ids, *self._languages.flatten().tolist()]
+        language_ids = self._languages.flatten().tolist()
+        self._noise.protected_ids = [*self._passes.tag_ids, *language_ids]
         self.lengths = self._passes.lengths(self._rows.lengths)
-        if len(self._languages):  # an empty side has none
+        if language_ids:  # an empty side has no language token
             self.lengths = self.lengths + (self.lengths > 1).astype(self.lengths.dtype)
-        kept, dropped = _select(self.lengths, longest, options.max_length_ratio)
+        kept, dropped = _select(self.lengths, self._longest, options.max_length_ratio)
         if not len(kept):
             numbers = described({reason: len(rows) for reason, rows in dropped.items()})
             warnings = "; ".join(self._dropped_warnings(dropped))
@@ -205,9 +208,7 @@ class BatchStream:
             plan_batches, self.lengths, self._kept, shapes=self._shapes, **sizes
         )
         self._plan = functools.lru_cache(maxsize=1)(plan)
-        notes = sample_notes(self._tokenizers) + corpora.notes()
-        report = self._report(len(kept), dropped, notes)
-        self.report = dataclasses.replace(report, overlaps=corpora.overlaps)
+        self.report = self._report(corpora, len(kept), dropped)
         self.is_read = False
         self.sums: dict[str, Any] = {}  # over the epoch so far, for means that callbacks log
         self.seek(0)
@@ -223,8 +224,8 @@ class BatchStream:
         Args:
             epoch: from 0.
             batch: from 0. Earlier batches are skipped.
-            repeat_skipped: yields `batch` in place of each skipped batch, for a training loop that
-                reads and discards what it skips. Defaults to `False`.
+            repeat_skipped: whether each skipped batch is yielded too, as a copy of batch `batch`,
+                for a training loop that reads and discards what it skips. Defaults to `False`.
         """
         self._epoch, self._batch, self._repeat_skipped = epoch, batch, repeat_skipped
 
@@ -267,8 +268,8 @@ class BatchStream:
                 changes the epoch. Use it if a strategy prefetches batches, because prefetched
                 batches would be counted.
             own: for one of several workers on TensorFlow: function of the number of rows of a
-                batch that returns the slice of those that the worker uses, see `arrays`. Defaults
-                to all.
+                batch that returns the slice of the rows that the worker uses, see `arrays`.
+                Defaults to all rows.
         """
         if keras.config.backend() != "tensorflow":
             return BatchFeeder(self, self._counted_arrays if counts_epochs else self._arrays)
@@ -302,37 +303,23 @@ class BatchStream:
         Args:
             rows: int array, the pair indices of the batch; see `batches`.
             epoch: from 0. Each epoch has other random noise.
-            own: called with the number of rows of the batch, returns the slice of those that are
-                needed; the other rows are padding. Their pairs are read only with
-                `subword_regularization`, because one random generator splits all rows. Defaults to
-                all rows.
+            own: called with the number of rows of the batch, returns the slice of the rows that are
+                needed. Other rows are padding. With `subword_regularization` all rows are made,
+                because one random generator splits all of them. Defaults to all rows.
         """
-        tokenizer, target_tokenizer = self._tokenizers
         rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
-        num_rows, *planned = self.shape(rows)
+        num_rows, *planned_sizes = self.shape(rows)
         is_split = "subword_regularization" in self.settings
-        sizes = [None, None] if is_split and self._shapes is None else planned
+        # `None`: that of the longest row, which is known after the split.
+        sizes = [None, None] if is_split and self._shapes is None else planned_sizes
         made = slice(0, None) if own is None or is_split else own(num_rows)
-        # Room for the tag and the language, which no noise changes.
-        has_languages = len(self._languages) > 0
-        longest = [(size or self._longest) - has_languages for size in sizes]
-        longest[0] -= bool(self._passes.tag_ids)
-        source, target = (
-            self._noise.split(side, self._rows.rows(side, rows[made]), rng, most)
-            for side, most in enumerate(longest)
-        )
-        source = self._passes.with_tags(rows[made], source)
-        if has_languages:
-            languages = self._languages[self._passes.parts_of(rows[made])].T
-            source, target = (
-                [np.append(token_id, row) for token_id, row in zip(token_ids, side, strict=True)]
-                for token_ids, side in zip(languages, (source, target), strict=True)
-            )
+        sources, targets = self._noisy_rows(rows[made], sizes, rng)
+        tokenizer, target_tokenizer = self._tokenizers
         encoder_ids, _ = _padded(
-            source, tokenizer.pad_token_id, sizes[0], num_rows=num_rows, first=made.start
+            sources, tokenizer.pad_token_id, sizes[0], num_rows=num_rows, first=made.start
         )
         labels, is_label = _padded(
-            target, target_tokenizer.pad_token_id, sizes[1], num_rows=num_rows, first=made.start
+            targets, target_tokenizer.pad_token_id, sizes[1], num_rows=num_rows, first=made.start
         )
         # a b END -> START a b: the labels shifted right by one.
         start = np.full((num_rows, 1), target_tokenizer.start_token_id, np.int32)
@@ -342,18 +329,43 @@ class BatchStream:
             self._noise.drop_words(side, token_ids, rng)
         inputs = {"encoder_token_ids": encoder_ids, "decoder_token_ids": decoder_ids}
         weights = is_label.astype(np.float32)
-        if has_languages:  # the language is given, not predicted
+        if len(self._languages):  # the language is given, not predicted
             weights[:, 0] = 0.0
         return inputs, labels, weights
 
+    def _noisy_rows(self, pairs, sizes, rng):
+        """Returns the token ids of sources and targets: new splits, then tags and languages.
+
+        Args:
+            pairs: int array, the pair indices.
+            sizes: maximum tokens of a row of each side; `None`: that of the dataset.
+            rng: draws the splits.
+        """
+        # A tag and a language need room in a row; no split changes them.
+        has_languages = len(self._languages) > 0
+        longest = [(size or self._longest) - has_languages for size in sizes]
+        longest[0] -= bool(self._passes.tag_ids)
+        sources, targets = (
+            self._noise.split(side, self._rows.rows(side, pairs), rng, longest[side])
+            for side in (0, 1)
+        )
+        sources = self._passes.with_tags(pairs, sources)
+        if not has_languages:
+            return sources, targets
+        source_languages, target_languages = self._languages[self._passes.parts_of(pairs)].T
+        return _with_first(source_languages, sources), _with_first(target_languages, targets)
+
     def _choose_shapes(self, options):
-        """Returns the `Shapes` of the batches, or `None` if they are not limited."""
+        """Returns the `Shapes` of the batches, or `None` if they are not limited.
+
+        Sets `_planned`, int32 `(pairs, 2)`: the tokens that each side is expected to have after a
+        new split. By these lengths `shape` finds the shape of a batch.
+        """
         if options.shapes is None:
             return None
         rng = np.random.default_rng(options.seed)
         sample = self._kept[:: -(-len(self._kept) // SAMPLE_SIZE)]
         growth = [self._noise.growth(side, self._rows.rows(side, sample), rng) for side in (0, 1)]
-        # The number of tokens that each side is expected to have after a new split.
         self._planned = np.empty_like(self.lengths)
         for side, factor in enumerate(growth):
             longer = np.ceil(self.lengths[:, side] * factor)
@@ -376,18 +388,22 @@ class BatchStream:
         return (batch for batch, _ in zip(self._arrays(), self._counts(), strict=True))
 
     def _counts(self):
+        """Yields the index of each batch; with the last one, the next epoch begins."""
         last = self.report.batches_per_epoch - 1
         yield from range(0 if self._repeat_skipped else self._batch, last)
         self.seek(self._epoch + 1)
         yield last
 
-    def _report(self, pairs_kept, dropped, notes):
+    def _report(self, corpora, pairs_kept, dropped):
         source_tokens, target_tokens = self.lengths[self._kept].sum(axis=0, dtype=np.int64).tolist()
         shapes = collections.Counter(map(self.shape, self.batches(epoch=0)))
         sources, targets, *languages = zip(*self._rows.sample, strict=True)
-        texts, languages = (sources, targets), languages or (None, None)
-        sides = zip(("source", "target"), self._tokenizers, texts, languages, strict=True)
-        changes = tuple(text_changes(*side) for side in sides)
+        source_languages, target_languages = languages or (None, None)
+        tokenizer, target_tokenizer = self._tokenizers
+        changes = (
+            text_changes("source", tokenizer, sources, source_languages),
+            text_changes("target", target_tokenizer, targets, target_languages),
+        )
         warnings = self._dropped_warnings(dropped)
         warnings += [warning for change in changes for warning in change.warnings]
         return DatasetReport(
@@ -402,7 +418,8 @@ class BatchStream:
             changes=changes,
             warnings=tuple(warnings),
             shapes=tuple(sorted(shapes)) if self._shapes is not None else (),
-            notes=tuple(notes),
+            notes=(*sample_notes(self._tokenizers), *corpora.notes()),
+            overlaps=corpora.overlaps,
         )
 
     def _dropped_warnings(self, dropped):
@@ -434,8 +451,21 @@ def stream_of(dataset: "tf.data.Dataset | BatchFeeder | BatchStream") -> BatchSt
     return stream
 
 
+def _with_first(token_ids, rows):
+    """Returns rows of token ids with one more token in front of each."""
+    return [np.append(token_id, row) for token_id, row in zip(token_ids, rows, strict=True)]
+
+
 def _padded(rows, pad_token_id, length, num_rows, first):
-    """Returns padded ids, int32 `(B, L)`, and their mask: `rows` from row `first` on."""
+    """Returns token ids, int32 `(num_rows, length)`, and the mask of those that are not padding.
+
+    Args:
+        rows: token ids of the rows from number `first` on. Rows before and behind them are padding.
+        pad_token_id: fills the rows.
+        length: tokens of a row. `None`: those of the longest.
+        num_rows: number of rows.
+        first: number of the first of `rows`, from 0.
+    """
     lengths = np.zeros(num_rows, int)
     lengths[first : first + len(rows)] = [len(row) for row in rows]
     is_token = np.arange(length or lengths.max()) < lengths[:, None]
@@ -445,7 +475,7 @@ def _padded(rows, pad_token_id, length, num_rows, first):
 
 
 def _longest_kept(settings, config):
-    """Returns the maximum tokens of a side; raises if there are fewer learned positions."""
+    """Returns the maximum tokens of a side, perhaps infinite; raises if the model allows fewer."""
     if settings.max_length is None:
         is_learned = config is not None and config.positions == "learned"
         return config.max_sequence_length if is_learned else np.inf
@@ -455,7 +485,7 @@ def _longest_kept(settings, config):
 
 
 def _select(lengths, max_length, max_length_ratio):
-    """Returns the pairs to keep, and the others by their first reason."""
+    """Returns the indices of the pairs to keep, and those of the others by their first reason."""
     shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
     reasons = {
         "empty": shorter <= 1,  # nothing but END
@@ -468,5 +498,5 @@ def _select(lengths, max_length, max_length_ratio):
         dropped[reason] = np.flatnonzero(is_kept & holds)
         is_kept &= ~holds
     # int32, or int64 if the number of pairs needs it.
-    number = np.promote_types(np.int32, np.min_scalar_type(-len(lengths)))
-    return np.flatnonzero(is_kept).astype(number), dropped
+    index_type = np.promote_types(np.int32, np.min_scalar_type(-len(lengths)))
+    return np.flatnonzero(is_kept).astype(index_type), dropped

@@ -4,13 +4,14 @@ Pure Python.
 """
 
 import hashlib
+import itertools
 import random
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 SYMBOL = re.compile("\u27e6\\d+\u27e7")
-_LONGEST = 200  # characters of several sources
+_LONGEST = 200  # characters of the sources of joined pairs
 _NO_PLAIN_WORD = re.compile(r"\d|[A-Z]|\w[@/:]\S")  # a number, a name, an address
 # What may stand between symbols and the text before and behind them, on both sides alike.
 _BEFORE, _BEHIND = (" ", "", ": "), (" ", "", ": ", ". ")
@@ -35,12 +36,12 @@ def add_placeholders(
     """Yields pairs, a fraction of them with symbols that are the same in source and target.
 
     A symbol takes the place of a word that both sides have and that is no plain word, such as a
-    number or an address; or else, symbols stand at both ends, or between the pair and those before
-    it. The same arguments give the same pairs.
+    number or an address. If there is no such word, symbols stand at the ends of the pair, or join
+    it with pairs before it. The same arguments give the same pairs.
 
     Args:
         pairs: iterable of (source, target) strings.
-        count: int, at least 2: the symbols that the vocabulary holds, see
+        count: int, at least 2: the number of symbols that the vocabulary holds, see
             `Tokenizer.train_on_lines`.
         rate: float, the fraction of the pairs. Defaults to `0.02`.
         seed: int. Defaults to `0`.
@@ -56,22 +57,30 @@ def add_placeholders(
 
 
 def _with_symbols(rng, names, pairs):
-    words = [set(text.split()) for text in pairs[-1]]
-    if shared := sorted(filter(_NO_PLAIN_WORD.search, words[0] & words[1])):
+    """Returns the last pair with a symbol in place of a word, or with symbols around it."""
+    source_words, target_words = (set(text.split()) for text in pairs[-1])
+    if shared := sorted(filter(_NO_PLAIN_WORD.search, source_words & target_words)):
         word = re.compile(rf"(?<!\S){re.escape(rng.choice(shared))}(?!\S)")
         return tuple(word.sub(names[0], text, count=1) for text in pairs[-1])
     names = names[: rng.randint(1, len(names))]
     pairs = pairs[-rng.randint(1, len(names) + 1) :]
     while len(pairs) > 1 and sum(len(source) for source, _ in pairs) > _LONGEST:
         pairs = pairs[1:]
-    # One between any two pairs, the others anywhere.
+    return _joined(rng, names, pairs)
+
+
+def _joined(rng, names, pairs):
+    """Returns one pair, all of `pairs` in their order, with all symbols between or around them."""
+    # Place n is in front of pair n, the last place behind all pairs. At least one symbol is between
+    # any two pairs; the others are anywhere.
     places = [*range(1, len(pairs)), *rng.choices(range(len(pairs) + 1), k=len(names))]
     places = places[: len(names)]
+    remaining = iter(names)
     sides = ["", ""]
-    for place, pieces in enumerate([*pairs, ("", "")]):
-        number = places.count(place)
-        here, names = " ".join(names[:number]), names[number:]
+    for place, texts in enumerate([*pairs, ("", "")]):
+        here = " ".join(itertools.islice(remaining, places.count(place)))
         if here:
-            here = rng.choice(_BEFORE if sides[0] else ("",)) + here + rng.choice(_BEHIND)
-        sides = [side + here + piece for side, piece in zip(sides, pieces, strict=True)]
+            before = rng.choice(_BEFORE if sides[0] else ("",))
+            here = before + here + rng.choice(_BEHIND)
+        sides = [side + here + text for side, text in zip(sides, texts, strict=True)]
     return tuple(side.strip() for side in sides)

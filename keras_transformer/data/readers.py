@@ -1,4 +1,4 @@
-"""Readers of files that hold both sides of a corpus: one table, by the endings of their names.
+"""Readers of files that hold both sides of a corpus: a table by the endings of the files' names.
 
 A reader takes a binary stream of the uncompressed file, so that every format may be compressed.
 """
@@ -49,13 +49,13 @@ class ReadOptions(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        is_pair = len(self.columns or (1, 2)) == 2
-        kinds = {type(column) for column in self.columns or ()}
-        is_counted = kinds == {int} and min(self.columns or ()) >= 1
-        is_valid = not kinds or kinds == {str} or is_counted
-        self._require("columns", is_pair and is_valid, "two names, or two numbers from 1")
-        is_pair = len(self.languages or (1, 2)) == 2
-        is_valid = is_pair and all(isinstance(code, str) for code in self.languages or ())
+        columns = self.columns or ()
+        kinds = {type(column) for column in columns}
+        are_columns = kinds == {str} or kinds == {int} and min(columns) >= 1
+        is_valid = not columns or len(columns) == 2 and are_columns
+        self._require("columns", is_valid, "two names, or two numbers from 1")
+        languages = self.languages or ()
+        is_valid = len(languages) in (0, 2) and all(isinstance(code, str) for code in languages)
         self._require("languages", is_valid, "[source, target]")
         self._require("accelerator", self.accelerator in (None, *"&_~"), "one of &, _, ~")
         is_valid = len(self.delimiter) == 1 and self.delimiter not in '"\r\n'
@@ -90,14 +90,16 @@ class ReadLog:
 def _count(counts, name, source, target):
     entry = counts.setdefault(name, [0, []])
     entry[0] += 1
-    entry[1] += [[source, target]] * (entry[0] <= EXAMPLES)
+    if entry[0] <= EXAMPLES:
+        entry[1].append([source, target])
 
 
 def read_pairs(path: Path, options: ReadOptions, log: ReadLog) -> Iterator[tuple[str, str]]:
     """Yields the (source, target) pairs of a file by the reader of its ending, else as TSV.
 
     Raises:
-        CorpusError: if the file is damaged or of another kind; one line that names the file.
+        CorpusError: if the file is damaged or of another kind. The message is one line and names
+            the file.
         ImportError: if the format needs a package that is not installed.
     """
     ending = suffix_of(path)
@@ -112,10 +114,12 @@ def read_pairs(path: Path, options: ReadOptions, log: ReadLog) -> Iterator[tuple
                 f"{', '.join(COMPRESSED)}) is read as TSV."
             ) from None
         except (ValueError, OSError, LookupError, SyntaxError, struct.error) as error:
-            reason = "it is cut" if isinstance(error, struct.error) else str(error)
-            if isinstance(error, OSError):
-                if error.errno:  # of the disk
-                    raise
+            if isinstance(error, OSError) and error.errno:  # of the disk
+                raise
+            reason = str(error)
+            if isinstance(error, struct.error):
+                reason = "it is cut"
+            elif isinstance(error, OSError):
                 reason = error.strerror or reason
             reason = " ".join(reason.split())
             raise CorpusError(f"{path}: this is no whole {ending} file ({reason}).") from None
@@ -150,7 +154,15 @@ def _csv_rows(reader, name):
 
 
 def pairs_of_cells(rows, name, columns, separator, log):
-    """Yields two cells of each of some (line number, row); the log says which, if it is unclear."""
+    """Yields the cells of two columns of each row.
+
+    Args:
+        rows: iterator of (line number, list of cells).
+        name: name of the file, for errors.
+        columns: two names, which the first row must have, or two numbers from 1.
+        separator: what stands between two columns, for errors.
+        log: if columns are numbers, notes which of more than two are read.
+    """
     is_named = isinstance(columns[0], str)
     if is_named:
         _, header = next(rows, (1, []))
@@ -186,7 +198,7 @@ def _parquet(stream, name, options, log):
     schema, columns = file.schema_arrow, list(options.fields())
     if not {*columns} <= {*schema.names}:
         is_inner = "translation" in schema.names and schema.field("translation").type.num_fields
-        columns = ["translation"] if is_inner else schema.names  # an error then names all
+        columns = ["translation"] if is_inner else schema.names  # the error will name all of them
     batches = file.iter_batches(ROWS_AT_ONCE, columns=columns)
     rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
     for number, row in enumerate(rows, 1):
@@ -194,13 +206,15 @@ def _parquet(stream, name, options, log):
 
 
 def _fields(row, where, options):
-    """Returns two texts of a mapping, or of its inner one as the Hub of Hugging Face has it.
+    """Returns the texts of source and target of a row, a dict; null is an empty text.
 
-    What is null is empty.
+    Without these fields, they are those of the dict in its field `translation`, as in data sets on
+    the Hub of Hugging Face.
     """
     names = options.fields()
     row = row if isinstance(row, dict) else {}
-    if not {*names} <= row.keys() and isinstance(row.get("translation", 0), dict | None):
+    has_inner = "translation" in row and isinstance(row["translation"], dict | None)
+    if has_inner and not {*names} <= row.keys():
         row = row["translation"] or dict.fromkeys(names)
     values = (row[_present(field, row, where)] for field in names)
     texts = tuple("" if value is None else value for value in values)
@@ -210,6 +224,7 @@ def _fields(row, where, options):
 
 
 def _present(name, names, where):
+    """Returns the name of a column; raises if it is not one of `names`."""
     if name not in names:
         raise CorpusError(
             f"{where}: there is no {name!r}. Name the columns of source and target with "
@@ -233,16 +248,16 @@ def _gettext(stream, name, options, log):
     if catalog.metadata:
         log.skip("header", "", "")
     for entry in catalog:
+        defect = "fuzzy" if "fuzzy" in getattr(entry, "flags", ()) else None
+        defect = "obsolete" if entry.obsolete else defect
         forms = entry.msgstr_plural or {0: entry.msgstr}
-        reason = "fuzzy" if "fuzzy" in getattr(entry, "flags", ()) else "untranslated"
-        reason = "obsolete" if entry.obsolete else reason
         for form, target in sorted(forms.items()):
             source = entry.msgid_plural if form else entry.msgid
-            if source and target and reason == "untranslated":
+            if source and target and defect is None:
                 mark = options.accelerator
                 yield _label(source, target, mark), _label(target, source, mark)
             else:
-                log.skip(reason, source, target)
+                log.skip(defect or "untranslated", source, target)
 
 
 def _decoded(data, encoding, name):
@@ -258,38 +273,53 @@ def _decoded(data, encoding, name):
 
 
 def _label(text, other, mark):
-    """Returns the text of a label without its accelerator, of which it has at most one."""
+    """Returns a label without the mark of its accelerator; at most one mark is removed.
+
+    Args:
+        text: the label.
+        other: the label of the other side.
+        mark: character in front of the accelerator key, or `None`.
+    """
     if not mark:
         return text
     # A word of both sides, such as `file_name`, is a name.
     names = set() if text == other else {*text.split()} & {*other.split()}
     words = re.finditer(r"\S+", text)
     marks = [start for word in words for start in _marks(word, mark, word[0] in names)]
-    # One that begins a word wins: `_Open file_name`.
-    for start in sorted(marks, key=lambda start: text[start - 1 : start].isalnum())[:1]:
+    if marks:
+        # One that begins a word wins: `_Open file_name`.
+        start = min(marks, key=lambda start: text[start - 1 : start].isalnum())
         before, after = text[:start], text[start + 1 :]
-        if before.endswith("(") and after[1:2] == ")":  # where no letter of the text can be it
+        # `(&O)` stands behind a text none of whose letters can be the key: remove it whole.
+        if before.endswith("(") and after[1:2] == ")":
             before, after = before[:-1], after[2:]
         text = before + after
     return text.strip()
 
 
 def _marks(word, mark, is_name):
-    """Yields where a word may have its accelerator: before a letter."""
+    """Yields the positions in the label where a mark in a word may be that of an accelerator.
+
+    Args:
+        word: match of the word in the label.
+        mark: the character.
+        is_name: whether the word is a name, such as `file_name`.
+    """
     text = word[0]
     if mark * 2 in text or _NO_LABEL.search(text):
         return
     for match in re.finditer(re.escape(mark), text):
         before, after = text[: match.start()], text[match.end() :]
         is_inside = before[-1:].isalnum()
-        is_possible = after[:1].islower() and text.count(mark) == 1 and not is_name  # not `R&D`
+        # Inside a word, not as in `R&D`.
+        is_possible = after[:1].islower() and text.count(mark) == 1 and not is_name
         if after[:1].isalpha() and (not is_inside or is_possible):
             yield word.start() + match.start()
 
 
 def _tmx(stream, name, options, log):
-    asked = [language_tag(language) for language in options.languages or ()]
-    source, codes, body = "", {}, None
+    chosen = [language_tag(language) for language in options.languages or ()]
+    source, codes, body = "", {}, None  # `codes` is a set in the order of the file
     for event, element in ElementTree.iterparse(stream, ("start", "end")):
         tag = _local_name(element)
         if tag == "header":
@@ -299,11 +329,12 @@ def _tmx(stream, name, options, log):
         elif tag == "tu" and event == "end":
             unit = list(map(_variant, element.iterfind("{*}tuv")))
             codes.update((code, None) for code, _ in unit)
-            yield from _pairs_of_unit(unit, asked or _sides(codes, source), log)
-            (element if body is None else body).clear()  # the units that were read
-    sides = asked or _sides(codes, source)
+            yield from _pairs_of_unit(unit, chosen or _sides(codes, source), log)
+            (element if body is None else body).clear()  # frees the units that were read
+    sides = chosen or _sides(codes, source)
     is_known = sides and all(any(is_language(code, side) for code in codes) for side in sides)
-    if codes and (not is_known or not asked and len(codes) > 2):
+    is_ambiguous = not chosen and len(codes) > 2
+    if codes and (not is_known or is_ambiguous):
         raise CorpusError(
             f"{name}: choose two of its languages with `languages`: {', '.join(codes)}. "
             f"Received: languages={options.languages}"
@@ -311,9 +342,14 @@ def _tmx(stream, name, options, log):
 
 
 def _sides(codes, source):
-    """Returns the code of the header's source and another; none if the source is not known."""
-    sources = [c for c in codes if is_language(c, source) or is_language(source, c)][:1]
-    return [*sources, *(code for code in codes if code not in sources)][:2] if sources else []
+    """Returns the code of the header's source and the first other code, if there is one.
+
+    Empty if the header's source is none of the codes.
+    """
+    matching = [c for c in codes if is_language(c, source) or is_language(source, c)]
+    if not matching:
+        return []
+    return [matching[0], *(code for code in codes if code != matching[0])][:2]
 
 
 def _variant(element):
@@ -323,16 +359,24 @@ def _variant(element):
 
 
 def _pairs_of_unit(unit, sides, log):
-    """Yields the pair of a unit, if there is one: of several variants of a language, the first."""
+    """Yields the pair of a unit, if there is one: of several variants of a language, the first.
+
+    Args:
+        unit: list of (code, text).
+        sides: codes of source and target; fewer if they are not known.
+        log: counts what is left out.
+    """
     variants = [[v for v in unit if v[1] and is_language(v[0], side)] for side in sides]
     if len(variants) < 2 or not all(variants):
         texts = [side[0][1] if side else "" for side in variants]
-        log.skip("untranslated", *[*texts, "", ""][:2])
+        source, target = [*texts, "", ""][:2]
+        log.skip("untranslated", source, target)
         return
-    (source_code, source), (target_code, target) = (side[0] for side in variants)
-    for code, text in variants[0][1:]:
+    sources, targets = variants
+    (source_code, source), (target_code, target) = sources[0], targets[0]
+    for code, text in sources[1:]:
         log.skip(f"another variant, {code}", text, target)
-    for code, text in variants[1][1:]:
+    for code, text in targets[1:]:
         log.skip(f"another variant, {code}", source, text)
     log.note(f"{source_code} and {target_code}", source, target)
     yield source, target
@@ -352,7 +396,7 @@ def _text(element):
             yield part.tail or ""
 
 
-# {ending: reader}. A reader yields the pairs of a stream, and tells the log of other entries.
+# {ending: reader}. A reader yields the pairs of a stream, and counts other entries in the log.
 READERS: dict[str, Callable[[Any, str, ReadOptions, ReadLog], Iterator[tuple[str, str]]]] = {
     ".tsv": _tsv,
     ".csv": _csv,

@@ -10,10 +10,10 @@ from keras_transformer.data.pieces import UNICODE
 from keras_transformer.data.tokenizer_like import TokenizerLike, encode_in_languages
 from keras_transformer.texts import EXAMPLES, SHOWN, shown, shown_pairs, shown_symbol
 
-MAX_LOST = 0.01  # fraction of dropped pairs, or of changed lines, that needs no warning
-MAX_UNKNOWN = 0.01  # fraction of tokens that are unknown or bytes, that needs no warning
+MAX_LOST = 0.01  # from this fraction of dropped pairs, or of changed lines, there is a warning
+MAX_UNKNOWN = 0.01  # above this fraction of tokens that are unknown or bytes, there is a warning
 SAMPLE_SIZE = 1000
-LONGEST_SAMPLED = 1000  # characters; the lines of a sample are padded to the longest
+LONGEST_SAMPLED = 1000  # characters; longer lines are left out of a sample
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
@@ -25,7 +25,7 @@ class TextChanges:
         name: what the lines are, such as `"source"`.
         lines: number of lines of the sample.
         changed: number of lines that are not the same after tokenizing and detokenizing.
-        examples: some of them, before and after, as text.
+        examples: some of the changed lines, before and after, as text.
         unknown_tokens: fraction of the tokens that are the unknown token.
         byte_tokens: fraction of the tokens that are bytes of characters without a token.
     """
@@ -55,15 +55,14 @@ class TextChanges:
         if self.lacks_characters:
             warnings.append(f"{self.shares}: train the vocabulary on this text")
         share = self.changed / max(1, self.lines)
-        if share < MAX_LOST:
-            return warnings
-        return [
-            *warnings,
-            f"the tokenizer changes {share:.1%} of the {self.name} lines ({self.changed:,} of "
-            f"{self.lines:,}): {', '.join(self.examples)}; the model never sees or writes "
-            "the former: train the vocabulary with `normalization: nfc` or `identity`, or clean "
-            "the text",
-        ]
+        if share >= MAX_LOST:
+            warnings.append(
+                f"the tokenizer changes {share:.1%} of the {self.name} lines ({self.changed:,} of "
+                f"{self.lines:,}): {', '.join(self.examples)}; the model never sees or writes "
+                "the former: train the vocabulary with `normalization: nfc` or `identity`, or "
+                "clean the text"
+            )
+        return warnings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,23 +71,23 @@ class DatasetReport:
 
     Attributes:
         pairs_read: sentence pairs of the corpus.
-        pairs_kept: sentence pairs of the dataset, each once per epoch or as often as its corpus.
+        pairs_kept: sentence pairs of the dataset, each counted once, whatever the weight of its
+            corpus.
         dropped: number of pairs for each reason: `"empty"`, `"too long"`, `"length ratio"`.
-        batches_per_epoch: the same in every epoch.
-        source_tokens: tokens of the encoder's side per epoch, END included.
-        target_tokens: labels per epoch, END included; BPE-dropout makes more. The loss per token is
-            divided by their number.
+        batches_per_epoch: number of batches, the same in every epoch.
+        source_tokens: tokens of the encoder's side per epoch, END included, without BPE-dropout,
+            which makes more.
+        target_tokens: labels per epoch, likewise. The loss per token is divided by their number.
         source_slots: token slots of the encoder in the first epoch, padding included.
-        target_slots: token slots of the decoder, likewise.
+        target_slots: token slots of the decoder in the first epoch, padding included.
         changes: the `TextChanges` of source and target, of at most 1,000 lines of each side.
         warnings: lines of text, with examples: from 1% of dropped pairs on, from 1% of lines
             that a tokenizer changes, and from 1% of unknown and byte tokens.
         shapes: the shapes `(B, S, T)` of all batches, if their number is limited.
         notes: lines on the corpora: passes and pairs of each, what was left out, with examples, and
             how many pairs are in other splits too.
-        overlaps: the same number of pairs, and that of pairs whose source is in another split, as
-            `{name of the split: {"sources": number, "pairs": number}}`. A split with a token store
-            has them too.
+        overlaps: how many pairs are in other splits too, and of how many only the source need be:
+            `{name of the split: {"sources": number, "pairs": number}}`, also with a token store.
     """
 
     pairs_read: int
@@ -156,7 +155,8 @@ class Sample:
         return repr(self._stream)
 
     def extend(self, items: Sequence[Any]) -> None:
-        """Takes its share of the next items."""
+        """Adds every n-th of the next items."""
+        # An item is in the sample if the number of items before it is a multiple of `_every`.
         self.items += items[-self.number % self._every :: self._every]
         self.number += len(items)
         while len(self.items) > SAMPLE_SIZE:
@@ -178,9 +178,9 @@ def text_changes(
         language_ids: the token of the language of each line, if that decides how it is split.
     """
     lines = list(lines)
-    kept = [number for number, line in enumerate(lines) if len(line) <= LONGEST_SAMPLED]
-    languages = None if language_ids is None else [language_ids[number] for number in kept]
-    lines = [lines[number] for number in kept]
+    short = [index for index, line in enumerate(lines) if len(line) <= LONGEST_SAMPLED]
+    languages = None if language_ids is None else [language_ids[index] for index in short]
+    lines = [lines[index] for index in short]
     rows = encode_in_languages(tokenizer, lines, languages)
     texts = tokenizer.decode(rows)
     changed = [pair for pair in zip(lines, texts, strict=True) if pair[0] != pair[1]]
@@ -196,7 +196,8 @@ def _shares_of_tokens(tokenizer, rows):
     unknown_id = tokenizer.unk_token_id
     unknown = "<unk>" if unknown_id is None else vocabulary[unknown_id]
     in_bytes = sum(counts[token] for token in BYTE_TOKENS)
-    return counts[unknown] / max(1, counts.total()), in_bytes / max(1, counts.total())
+    total = max(1, counts.total())
+    return counts[unknown] / total, in_bytes / total
 
 
 class UnknownSymbols:
@@ -204,10 +205,10 @@ class UnknownSymbols:
 
     Args:
         tokenizer: `TokenizerLike`.
-        lines: lines to count at once. Defaults to none.
+        lines: lines whose symbols are counted first. Defaults to none.
 
     Attributes:
-        counts: how often each symbol stands in the lines.
+        counts: how often each unknown symbol stands in the lines.
     """
 
     def __init__(self, tokenizer: Any, lines: Iterable[str] = ()) -> None:
@@ -217,37 +218,42 @@ class UnknownSymbols:
         self.add(lines)
 
     def add(self, lines: Iterable[str], first: int = 1) -> None:
-        """Counts those of more lines, of which the first has the number `first`."""
+        """Counts the symbols of more lines; `first` is the number of the first of these lines."""
         for number, line in enumerate(lines if self._count else (), first):
             for symbol, times in self._count([line]).items():
                 self.counts[symbol] += times
                 self._lines.setdefault(symbol, (number, line))
 
     def note(self, what: str) -> str | None:
-        """Returns a line of text on the symbols of `what`, if there are any."""
-        most = [symbol for symbol, _ in self.counts.most_common(5)]
-        if not most:
+        """Returns a line of text on the unknown symbols, `None` if there are none.
+
+        Args:
+            what: what the counted lines are, in words.
+        """
+        if not self.counts:
             return None
-        numbers, lines = zip(*(self._lines[symbol] for symbol in most), strict=True)
-        named = ", ".join(
-            f"{shown_symbol(symbol)} {self.counts[symbol]:,} times (line {number:,})"
-            for symbol, number in zip(most, numbers, strict=True)
+        frequent = [symbol for symbol, _ in self.counts.most_common(5)]
+        examples = ", ".join(
+            f"{shown_symbol(symbol)} {self.counts[symbol]:,} times "
+            f"(line {self._lines[symbol][0]:,})"
+            for symbol in frequent
         )
-        is_cured = any(map(self._has_other_form, lines))
-        cure = ". Train with `normalization: nfc`: the text spells accents otherwise"
-        note = f"{self.counts.total():,} symbols of {what} are not in the vocabulary, and are <unk>"
-        note = f"{note} to the model; {len(self.counts):,} different ones: {named}"
-        return note + cure * is_cured
+        note = (
+            f"{self.counts.total():,} symbols of {what} are not in the vocabulary, and are <unk> "
+            f"to the model; {len(self.counts):,} different ones: {examples}"
+        )
+        if any(self._has_other_form(self._lines[symbol][1]) for symbol in frequent):
+            note += ". Train with `normalization: nfc`: the text spells accents otherwise"
+        return note
 
     def _has_other_form(self, line):
-        """Whether the vocabulary lacks less of a line in another form of Unicode."""
-        forms = [line, *(UNICODE.normalize(form, line) for form in ("NFC", "NFD"))]
-        lacking, *others = (self._count([form]).total() for form in forms)
-        return min(others) < lacking
+        """Whether the vocabulary lacks fewer symbols of a line in another form of Unicode."""
+        forms = [UNICODE.normalize(form, line) for form in ("NFC", "NFD")]
+        return min(self._count([form]).total() for form in forms) < self._count([line]).total()
 
 
 def dropped_warnings(dropped, examples, total, longest, ratio):
-    """Returns a line for each reason if too many pairs are dropped, else none.
+    """Returns a warning for each reason if too many pairs are dropped in all, else `[]`.
 
     Args:
         dropped: {reason: number of pairs}.
@@ -280,10 +286,11 @@ def sample_notes(tokenizers):
 
 
 def described(dropped):
+    """Returns `{reason: number of pairs}` as text."""
     return ", ".join(f"{reason} {number:,}" for reason, number in dropped.items())
 
 
 def _difference(before, after):
-    """Returns what stands where two texts begin to differ."""
+    """Returns as text how two texts go on from a little before the place where they differ."""
     start = max(0, len(os.path.commonprefix([before, after])) - SHOWN // 2)
     return f"{shown(before[start:])} -> {shown(after[start:])}"

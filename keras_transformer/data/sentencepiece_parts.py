@@ -23,7 +23,7 @@ from keras_transformer.data.sentencepiece_proto import BYTE, NORMAL, UNIGRAM, Mo
 from keras_transformer.data.vocabulary import SPECIAL, Vocabulary
 from keras_transformer.types import Path
 
-# Of padding, start, end and unknown text: Marian's decoder starts with padding.
+# The pieces of padding, start, end and unknown text. Marian's decoder starts with padding.
 MARIAN_SPECIAL = "<pad>", "<pad>", "</s>", "<unk>"
 
 
@@ -59,9 +59,9 @@ def sentencepiece_parts(
 
     Args:
         model, vocabulary, vocabulary_size: as in `Tokenizer.from_sentencepiece`.
-        special: ids of padding, start, end and the unknown token; `None`: that of the piece that
-            the model names.
-        kind: kind of the pieces that are returned.
+        special: ids of padding, start, end and the unknown token. `None`: the id of the piece that
+            the model names for it.
+        kind: `kind` of the returned pieces.
     """
     content, proto = read_model(model)
     names = [piece.piece for piece in proto.pieces]
@@ -93,7 +93,12 @@ def marian_parts(
 def checked_vocabulary(vocabulary: Any, source: Any) -> Mapping[str, int]:
     """Returns the vocabulary of a Marian model.
 
-    Raises a `ValueError` unless it maps each piece to an id of 0, 1, 2, ...
+    Raises a `ValueError` unless it maps pieces, which UTF-8 can encode, to the ids 0, 1, 2, ... and
+    has the pieces `MARIAN_SPECIAL`.
+
+    Args:
+        vocabulary: what must be such a vocabulary.
+        source: name of the argument or path of the file, for errors.
     """
     is_valid = isinstance(vocabulary, Mapping) and all(
         isinstance(piece, str) and type(i) is int for piece, i in vocabulary.items()
@@ -151,18 +156,23 @@ def read_model(model):
     return content, proto
 
 
-def _special_ids(given, ids, proto, start_is_pad):
+def _special_ids(chosen_ids, ids, proto, start_is_pad):
     """Returns the ids of the special tokens by name, and adds their pieces to `ids`.
 
-    Raises a `ValueError` unless every special token has an id of its own, which no piece of text
-    has. Marian's start token is that of padding.
+    Raises a `ValueError` unless every special token has its own id, which no piece of text has.
+
+    Args:
+        chosen_ids: ids in the order of `SPECIAL`; `None`: that of the piece that the model names.
+        ids: `{piece: id}` of the vocabulary.
+        proto: `ModelProto` of the model.
+        start_is_pad: whether the start token is that of padding, as Marian's.
     """
     text_ids = {ids.get(p.piece) for p in proto.pieces if p.type in (NORMAL, BYTE)}
-    names = proto.trainer_spec
-    pieces = names.pad_piece, names.bos_piece, names.eos_piece, names.unk_piece
+    spec = proto.trainer_spec
+    pieces = spec.pad_piece, spec.bos_piece, spec.eos_piece, spec.unk_piece
     special: dict[str, int] = {}
-    for name, token_id, piece in zip(SPECIAL, given, pieces, strict=True):
-        token_id = ids.get(piece) if token_id is None else token_id
+    for name, chosen_id, piece in zip(SPECIAL, chosen_ids, pieces, strict=True):
+        token_id = ids.get(piece) if chosen_id is None else chosen_id
         if token_id is None:
             raise ValueError(
                 f"`{name}` must be given, because the vocabulary has no {piece!r}. Give an unused "
@@ -189,11 +199,16 @@ def _special_ids(given, ids, proto, start_is_pad):
 def _require_own_model(proto, source):
     """Raises a `ValueError` unless `Tokenizer.train` made the model."""
     normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
-    settings = normalizer.name, normalizer.remove_extra_whitespaces, normalizer.add_dummy_prefix
     ids = [trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id]
-    is_complete = ids == [0, 1, 2, 3] and trainer.byte_fallback
-    known = [(name, *[name != "identity"] * 2) for name in NORMALIZATIONS]
-    if not is_complete or settings not in known:
+    has_our_tokens = ids == [0, 1, 2, 3] and trainer.byte_fallback
+    # Only "identity" keeps all spaces.
+    changes_spaces = normalizer.name != "identity"
+    has_our_rule = (
+        normalizer.name in NORMALIZATIONS
+        and normalizer.remove_extra_whitespaces == changes_spaces
+        and normalizer.add_dummy_prefix == changes_spaces
+    )
+    if not (has_our_tokens and has_our_rule):
         raise ValueError(
             "`model` must be a file that `Tokenizer.train` wrote; recipes and run folders take no "
             "other. In Python, load another SentencePiece model with "

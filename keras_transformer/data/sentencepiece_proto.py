@@ -1,7 +1,7 @@
 """The fields of a SentencePiece model file that this package reads or writes.
 
-The generated code inside the package `sentencepiece` raises an error with a `protobuf` older than
-the one it was generated with, such as the one that TensorFlow 2.19 requires.
+They are declared here, because the generated code in the package `sentencepiece` raises an error
+with a `protobuf` older than the one it was generated with, such as TensorFlow 2.19 requires.
 """
 
 from typing import Any

@@ -17,26 +17,30 @@ def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **opti
     """Trains a SentencePiece model with byte fallback.
 
     Args:
-        lines: iterator of UTF-8 lines, normalised.
+        lines: iterable of normalised strings that UTF-8 can encode.
         vocabulary_size: number of tokens; fewer if the text yields fewer.
         normalization: the rule by which the lines were normalised, as in `Tokenizer.train`.
-        max_lines: trains on a uniform sample of at most this many lines, and notes it in the model.
+        max_lines: if there are more lines, trains on a uniform sample of this many, and notes so in
+            the model.
         **options: options of `SentencePieceTrainer.train`.
 
     Returns:
         bytes, as in a model file.
+
+    Raises:
+        ValueError: if `vocabulary_size` has no room for the characters of the text.
     """
     import sentencepiece
 
-    # If the iterator raises an exception, SentencePiece raises a RuntimeError instead, 0.2.0 a
+    # If `lines` raises an exception, SentencePiece raises a RuntimeError instead, 0.2.0 a
     # SystemError: keep the original exception, to raise it below.
-    failures, number = [], 0
+    failures, num_lines = [], 0
 
     def guarded_lines():
-        nonlocal number
+        nonlocal num_lines
         try:
             for line in lines:
-                number += 1
+                num_lines += 1
                 yield line
         except BaseException as error:
             failures.append(error)
@@ -74,8 +78,8 @@ def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **opti
             f"Received: vocabulary_size={vocabulary_size}"
         ) from None
     proto = ModelProto.FromString(model.getvalue())
-    if number > max_lines:
-        sample = f"a random sample of {max_lines:,} of {number:,} lines, seed {SEED}"
+    if num_lines > max_lines:
+        sample = f"a random sample of {max_lines:,} of {num_lines:,} lines, seed {SEED}"
         proto.trainer_spec.input.append(sample)
     proto.normalizer_spec.name = normalization
     proto.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of this machine
@@ -83,11 +87,11 @@ def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **opti
 
 
 def _normalizer_options(normalization, folder):
-    """Returns SentencePiece's own normalisation options. The lines are already normalised.
+    """Returns the options by which SentencePiece itself normalises. The lines already are.
 
-    The "nfkc" options name the same rule, so that other SentencePiece tools normalise the same way.
-    SentencePiece has no NFC. The other rules are a table (code point, tab, code point). It has one
-    row, because with an empty table SentencePiece prints to stderr each time the model is loaded.
+    For "nfkc" it is the same rule, so that other SentencePiece tools normalise the same way. It has
+    no NFC: for the other rules, a file in `folder` has a table (code point, tab, code point) of one
+    row. With an empty table, SentencePiece prints to stderr each time the model is loaded.
     """
     if normalization == "nfkc":
         return {"normalization_rule_name": "nfkc"}

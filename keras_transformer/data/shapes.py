@@ -30,10 +30,11 @@ class Shapes:
         batch_sentences: int | None = None,
     ) -> None:
         sides = choose_sides(lengths, number)
-        self._of_pairs = np.zeros(len(lengths), np.int16)  # the smallest shape that holds each pair
-        for side in sides:
-            self._of_pairs += (lengths > side).any(axis=1)
-        num_pairs = np.bincount(self._of_pairs, minlength=len(sides))
+        # The index of the smallest shape that holds each pair: how many shapes are too small.
+        self._shape_of_pair = np.zeros(len(lengths), np.int16)
+        for side_lengths in sides:
+            self._shape_of_pair += (lengths > side_lengths).any(axis=1)
+        num_pairs = np.bincount(self._shape_of_pair, minlength=len(sides))
         if batch_sentences:
             max_rows = np.full(len(sides), batch_sentences)
         else:
@@ -47,9 +48,9 @@ class Shapes:
         """Splits the pairs into batches, from the largest shape to the smallest.
 
         Args:
-            order: int array `(N,)`, the order of the pairs of the same shape.
+            order: int array `(N,)`, the indices of all pairs. Pairs of one shape keep this order.
         """
-        order = order[np.argsort(-self._of_pairs[order], kind="stable")]
+        order = order[np.argsort(-self._shape_of_pair[order], kind="stable")]
         return np.split(order, self._ends[:-1])
 
     def find(self, lengths: np.ndarray) -> tuple[int, int, int]:
@@ -66,8 +67,8 @@ class Shapes:
 def choose_rows(num_pairs: list[int], max_rows: list[int]) -> tuple[list[int], list[int]]:
     """Returns the rows of a batch, and the number of batches, for each of nested shapes.
 
-    Begins with the largest shape. The last batch of a shape has rows that its own pairs leave free:
-    pairs of smaller shapes fill them.
+    Begins with the largest shape. Pairs of smaller shapes fill the rows that the pairs of a shape
+    leave free in its last batch.
 
     Args:
         num_pairs: for each shape, ascending, the number of pairs that it is the smallest for.
@@ -149,14 +150,14 @@ def choose_sides(lengths: np.ndarray, number: int) -> np.ndarray:
 
 
 def _candidates(lengths):
-    """Groups lengths that differ by about 5% at most; returns the longest of each, ascending."""
+    """Returns the longest of each group of lengths that differ by about 5% at most, ascending."""
     values = np.unique(lengths)
     groups = itertools.groupby(values.tolist(), lambda length: int(np.log(length) / 0.05))
     return np.array([max(group) for _, group in groups])
 
 
 def _count_pairs_that_fit(lengths, source_lengths, target_lengths):
-    """Returns how many pairs fit into each candidate shape, an int array."""
+    """Returns how many pairs fit into each candidate shape, int `(source, target lengths)`."""
     num_pairs = np.zeros((len(source_lengths), len(target_lengths)), int)
     for part in np.array_split(lengths, 1 + len(lengths) // 100_000):  # to save memory
         source = np.searchsorted(source_lengths, part[:, 0])

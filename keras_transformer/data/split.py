@@ -18,7 +18,7 @@ from keras_transformer.data.corpus import FileStream, find_files, read_parallel
 from keras_transformer.data.readers import BOTH_SIDES, ReadLog, ReadOptions, pairs_of_cells
 from keras_transformer.texts import lines_of, suffix_of
 
-PARTS = ("test", "val", "train")  # the rest is for training
+PARTS = ("test", "val", "train")  # a group of pairs goes to the first part that has room
 
 
 def split_pairs(
@@ -39,7 +39,8 @@ def split_pairs(
         `{"train": ..., "val": ..., "test": ...}`, the positions of the pairs, in their order.
 
     Raises:
-        ValueError: if there are not so many pairs without sentences of the training part.
+        ValueError: if so many pairs cannot be found without sentences of another part, or none are
+            left for training.
 
     Example:
 
@@ -78,16 +79,16 @@ def split_files(
 ) -> dict[Path, int]:
     """Splits a corpus into the files `train`, `val` and `test` of a folder, see `split_pairs`.
 
-    Every line is in one of the files, unchanged and in its order. A file has the ending of what it
-    was split from, without that of a compression. Other formats than TSV become TSV, with single
-    spaces as white space; so does TSV whose columns have names.
+    Lines, also those of TSV, are unchanged and in their order. A file has the ending of what it was
+    split from, without that of a compression. Other formats, and TSV whose columns have names,
+    become TSV of two columns, where each run of white space is one space.
 
     Args:
         source, target: files, as for `read_parallel`; without `target`, one or several with both
             sides.
         output: folder to write to, made if it is missing.
         validation, test, seed: as in `split_pairs`.
-        log: counts what is left out of files with both sides, and what their sides are. Optional.
+        log: for files with both sides, counts what is left out and what the sides are. Optional.
         **options: as for `read_parallel`, such as `columns`.
 
     Returns:
@@ -100,21 +101,21 @@ def split_files(
     reading = ReadOptions(**options)
     sources: Any = [source] if isinstance(source, str | os.PathLike) else list(source)
     inputs = sources[:1] if target is None else [*sources, target]
-    is_named = isinstance((reading.columns or [None])[0], str)
-    are_lines = not is_named and BOTH_SIDES.isdisjoint(map(suffix_of, sources))
-    is_text = target is not None or are_lines
-    endings = [suffix_of(name) or ".txt" if is_text else ".tsv" for name in inputs]
-    if len(set(endings)) < len(endings):  # a.txt and b.txt
+    has_names = isinstance((reading.columns or [None])[0], str)
+    is_tsv = not has_names and BOTH_SIDES.isdisjoint(map(suffix_of, sources))
+    keeps_lines = target is not None or is_tsv
+    endings = [suffix_of(name) or ".txt" if keeps_lines else ".tsv" for name in inputs]
+    if len(set(endings)) < len(endings):  # such as a.txt and b.txt
         endings = [".source", ".target"]
     files = {name: [Path(output, name + ending) for ending in endings] for name in PARTS[::-1]}
     existing = [str(file) for part in files.values() for file in part if file.exists()]
     if existing:
         raise FileExistsError(f"{', '.join(existing)} exist. Give another folder, or move them")
-    lines: list[Sequence[str]]
+    lines: list[Sequence[str]]  # those of each output file, before the split
     if target is not None:
         pairs = list(read_parallel(source, target))
         lines = list(zip(*pairs, strict=True))
-    elif is_text:
+    elif keeps_lines:
         pairs, lines = _read_tsv(sources, reading, log or ReadLog())
     else:
         stream: Any = read_parallel(sources, **options)
@@ -122,7 +123,7 @@ def split_files(
         lines = [["\t".join(" ".join(text.split()) for text in pair) for pair in pairs]]
     parts = split_pairs(pairs, validation, test, seed)
     Path(output).mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:  # no file has its name before all are written
+    with contextlib.ExitStack() as stack:  # files get their names when all are written
         for name, paths in files.items():
             for path, side in zip(paths, lines, strict=True):
                 partial = stack.enter_context(atomic_path(path))
@@ -132,7 +133,7 @@ def split_files(
 
 
 def _read_tsv(sources, options, log):
-    """Returns the pairs of TSV, and its lines, which may have further columns."""
+    """Returns the pairs of TSV, and a list with its lines, which may have further columns."""
     read = functools.partial(_lines_and_pairs, columns=options.columns or (1, 2))
     stream = FileStream(read, find_files(sources, "source"), options=options)
     rows = list(stream.read(log))
@@ -140,13 +141,17 @@ def _read_tsv(sources, options, log):
 
 
 def _lines_and_pairs(path, log, columns):
+    """Returns an iterator of (line, pair) of a TSV file."""
     lines, cells = itertools.tee(lines_of(path))
     rows = enumerate((line.split("\t") for line in cells), 1)
     return zip(lines, pairs_of_cells(rows, str(path), columns, "a tab", log), strict=True)
 
 
 def _groups(pairs):
-    """Returns the positions of pairs in groups that have no sentence in common."""
+    """Returns the positions of pairs in groups that have no sentence in common.
+
+    By a forest of disjoint sets: each pair points to another one of its group, the root to itself.
+    """
     parents = list(range(len(pairs)))
 
     def root(row):
@@ -154,11 +159,11 @@ def _groups(pairs):
             parents[row] = row = parents[parents[row]]
         return row
 
-    first = {}
+    first_rows = {}  # where each sentence of a side stands first
     for row, pair in enumerate(pairs):
         for side, text in enumerate(pair):
-            if key := " ".join(text.split()):
-                parents[root(row)] = root(first.setdefault((side, key), row))
+            if sentence := " ".join(text.split()):
+                parents[root(row)] = root(first_rows.setdefault((side, sentence), row))
     groups = {}
     for row in range(len(pairs)):
         groups.setdefault(root(row), []).append(row)

@@ -1,4 +1,4 @@
-"""Symbols as the parts of a `Tokenizer`: a token is a character, or what stands between spaces."""
+"""Symbols as the parts of a `Tokenizer`: pieces and a vocabulary of characters, or of words."""
 
 import collections
 import warnings
@@ -58,8 +58,9 @@ def learn_characters(
 ) -> Parts:
     """Returns the parts for the characters of lines; see `Tokenizer.characters`."""
     split = _empty(CHARACTERS, normalization).split
-    whole = ["".join(split(symbol)) for symbol in checked_lines(symbols, "symbols")]
-    find = regex.compile(any_of(whole, r"\X" if graphemes else ".")).findall
+    # `split` of no known symbols gives the code points of a text, in the form of `normalization`.
+    normalized = ["".join(split(symbol)) for symbol in checked_lines(symbols, "symbols")]
+    find = regex.compile(any_of(normalized, r"\X" if graphemes else ".")).findall
 
     def read(line: str) -> Any:
         return find("".join(split(line)))
@@ -73,12 +74,13 @@ def _empty(kind, normalization):
 
 
 def _learn(kind: str, lines: Any, read: Callable, size: int | None, normalization: str) -> Parts:
+    """Returns the parts for the most frequent symbols of lines; `read` gives those of a line."""
     counts: collections.Counter[str] = collections.Counter()
     for symbols in training_lines(lines, read):
         counts.update(symbols)
     ordered = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
-    most = len(ordered) if size is None else max(1, size - len(SymbolPieces.special))
-    if lost := ordered[most:]:
+    limit = len(ordered) if size is None else max(1, size - len(SymbolPieces.special))
+    if lost := ordered[limit:]:
         number = sum(counts[symbol] for symbol in lost)
         warnings.warn(
             f"{len(lost):,} of {len(ordered):,} symbols have no token and become <unk>, "
@@ -86,4 +88,4 @@ def _learn(kind: str, lines: Any, read: Callable, size: int | None, normalizatio
             f"`vocabulary_size` (`size`), now {size}.",
             stacklevel=4,
         )
-    return symbol_parts(kind, ordered[:most], normalization)
+    return symbol_parts(kind, ordered[:limit], normalization)

@@ -1,7 +1,7 @@
 """Token ids of a corpus: in memory, or in a token store, whose files are mapped into memory.
 
-A store is a folder of plain arrays for `numpy.memmap`. Arrow and ArrayRecord would be a further
-dependency; here nothing is copied, and a row is found by its start.
+A store is a folder of plain arrays for `numpy.memmap`: nothing is copied, a row is found by its
+start, and no dependency is needed, as Arrow or ArrayRecord would be.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ from keras_transformer.lock import file_lock
 from keras_transformer.texts import pair_chunks
 from keras_transformer.types import Path
 
-FORMAT = 3  # part of the key; raise it when the same settings give other rows, or other files
+FORMAT = 3  # part of the key; raise it when the same pairs and tokenizers give other files
 HEADER = "store.json"
 FILES = "source.ids", "target.ids", "starts", "lengths"
 ENCODED_AT_ONCE = 8192  # pairs
-HASHED_AT_ONCE = 1 << 20  # numbers
+HASHED_AT_ONCE = 1 << 20  # elements of an array
 STARTS, LENGTHS = "<i8", "<i4"
 ROW_BYTES = 24  # starts and lengths of a pair
 
@@ -45,8 +45,8 @@ class TokenRows:
         ids: two int arrays, the ids of all sources and of all targets.
         starts: int64 array `(pairs, 2)`, where the rows begin in `ids`.
         lengths: int32 array `(pairs, 2)`.
-        sample: some of the pairs, as text; with the tokens of their languages, if these decide how
-            text is split.
+        sample: some of the pairs, as (source, target) texts; with the language tokens of both at
+            the end, if these decide how text is split.
     """
 
     ids: Sequence[np.ndarray]
@@ -55,8 +55,14 @@ class TokenRows:
     sample: Sequence[Sequence[Any]]
 
     def rows(self, side: int, pairs: np.ndarray) -> list[np.ndarray]:
-        """Returns the token ids of one side, 0 or 1, of some pairs."""
-        ids, starts = self.ids[side], self.starts[pairs, side].tolist()
+        """Returns the token ids of one side of some pairs.
+
+        Args:
+            side: 0 for sources, 1 for targets.
+            pairs: int array, the indices of the pairs.
+        """
+        ids = self.ids[side]
+        starts = self.starts[pairs, side].tolist()
         lengths = self.lengths[pairs, side].tolist()
         return [ids[start : start + n] for start, n in zip(starts, lengths, strict=True)]
 
@@ -85,8 +91,8 @@ def token_rows(
             `fingerprint()`; without one, the ids stay in memory, and a warning says so.
         tokenizers: those of source and target. For a store, each needs a `fingerprint()` too.
         store: folder of the stores; each key has its own folder in it. Optional.
-        advance: called after each chunk with the number of pairs that were written. Optional.
-        languages: tokens of the languages of source and target of each part of the pairs, if these
+        advance: called after each chunk of a store with the number of its pairs. Optional.
+        languages: the language tokens of source and target of each part of the pairs, if these
             decide how text is split, see `splits_by_language`. Defaults to none.
 
     Raises:
@@ -104,31 +110,31 @@ def token_rows(
 def store_key(
     pairs: Pairs, tokenizers: Sequence[TokenizerLike], languages: Sequence[Sequence[int]] = ()
 ) -> str | None:
-    """Returns the name of a store's folder; `None`, with a warning, without all fingerprints."""
-    hashes: list[Any] = [FORMAT, *languages]
-    hashed = [(pairs.kind, pairs.fingerprint)]
-    hashed += [(type(tokenizer).__name__, tokenizer.fingerprint) for tokenizer in tokenizers]
-    for kind, fingerprint in hashed:
-        hashes.append(fingerprint())
-        if hashes[-1] is None:
+    """Returns the name of a store's folder; `None`, with a warning, if a fingerprint is missing."""
+    facts: list[Any] = [FORMAT, *languages]
+    fingerprints = [(pairs.kind, pairs.fingerprint)]
+    fingerprints += [(type(tokenizer).__name__, tokenizer.fingerprint) for tokenizer in tokenizers]
+    for kind, fingerprint in fingerprints:
+        facts.append(fingerprint())
+        if facts[-1] is None:
             warnings.warn(
                 "The token ids stay in memory, without a store: there is no `fingerprint()` of "
                 f"{kind}.",
                 stacklevel=2,
             )
             return None
-    return hash_of(hashes)[:32]
+    return hash_of(facts)[:32]
 
 
 def expected_size(
     pairs: Iterable[tuple[str, str]], tokenizers: Sequence[TokenizerLike]
 ) -> tuple[int, int]:
-    """Reads the pairs; returns their number, and about how many bytes their store would have."""
+    """Reads the pairs; returns their number, and an estimate of the bytes of their store."""
     sample = Sample(pairs)
-    number = sum(1 for _ in sample)
-    tokens = _in_memory(sample.items, tokenizers).lengths.sum(axis=0)
-    id_bytes = tokens @ [_id_type(each).itemsize for each in tokenizers]
-    return number, round(number * (ROW_BYTES + id_bytes / max(1, len(sample.items))))
+    num_pairs = sum(1 for _ in sample)
+    num_tokens = _in_memory(sample.items, tokenizers).lengths.sum(axis=0)
+    id_bytes = num_tokens @ [_id_type(tokenizer).itemsize for tokenizer in tokenizers]
+    return num_pairs, round(num_pairs * (ROW_BYTES + id_bytes / max(1, len(sample.items))))
 
 
 def list_stores(folder: Path) -> Iterator[tuple[str, str]]:
@@ -144,7 +150,7 @@ def list_stores(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _read_header(path):
-    """Returns what a store says of itself; raises a `ValueError` if it is damaged."""
+    """Returns the header of a store, without its hash; raises a `ValueError` if it is damaged."""
     header = json.loads((path / HEADER).read_text("utf-8"))
     if not isinstance(header, dict) or header.pop("hash") != hash_of(header):
         raise ValueError(f"{HEADER} is not what was written")
@@ -152,31 +158,42 @@ def _read_header(path):
 
 
 def _id_type(tokenizer):
+    """Returns the smallest dtype that holds all ids of a tokenizer."""
     return np.min_scalar_type(tokenizer.vocabulary_size - 1).newbyteorder("<")
 
 
 def _in_memory(pairs, tokenizers, languages=()):
+    """Returns the `TokenRows` of pairs as arrays in memory."""
     sample = Sample()
-    none = [np.zeros(0, np.int32)] * 2, np.zeros((0, 2), np.int32)
-    chunks = encode_chunks(_chunks(pairs, sample, languages), tokenizers)
-    sides, lengths = zip(none, *chunks, strict=True)
-    lengths = np.concatenate(lengths)
+    no_pairs = [np.zeros(0, np.int32)] * 2, np.zeros((0, 2), np.int32)  # in case there are none
+    encoded = encode_chunks(_chunks(pairs, sample, languages), tokenizers)
+    ids_of_chunks, lengths_of_chunks = zip(no_pairs, *encoded, strict=True)
+    ids = [np.concatenate(side) for side in zip(*ids_of_chunks, strict=True)]
+    lengths = np.concatenate(lengths_of_chunks)
     starts = np.cumsum(lengths, axis=0, dtype=np.int64) - lengths
-    ids = [np.concatenate(side) for side in zip(*sides, strict=True)]
     return TokenRows(ids, starts, lengths, sample.items)
 
 
 def _chunks(pairs, sample, languages):
-    parts: list[int] = []  # of the pairs of a chunk
+    """Yields the pairs as `Chunk`s, with the language tokens of their parts; extends the sample.
 
-    def read():
+    Args:
+        pairs: `Pairs`, or any pairs if there are no `languages`.
+        sample: `Sample`, to which the columns of each pair are added.
+        languages: the language tokens of source and target of each part; empty: chunks have none.
+    """
+    parts: list[int] = []  # the part of each pair of the chunk that is read
+
+    def pairs_with_parts():
         for pair in pairs:
             parts.append(pairs.part)
             yield pair
 
-    for chunk in pair_chunks(read() if languages else pairs, ENCODED_AT_ONCE):
-        columns = [*chunk, *zip(*(languages[part] for part in parts), strict=True)]
-        parts.clear()
+    for texts in pair_chunks(pairs_with_parts() if languages else pairs, ENCODED_AT_ONCE):
+        columns = [*texts]  # of sources and of targets
+        if languages:
+            columns += zip(*(languages[part] for part in parts), strict=True)
+            parts.clear()
         sample.extend(list(zip(*columns, strict=True)))
         yield Chunk(*columns)
 
@@ -184,18 +201,17 @@ def _chunks(pairs, sample, languages):
 def _build(path, pairs, tokenizers, advance, languages):
     """Builds a store, or waits for another process that builds it, and returns its rows.
 
-    What a killed process left is deleted: unlike a `Journal`, a build starts over. Settings are
-    part of the key, so they are not checked here.
+    What a killed process left is deleted: a build starts over.
     """
     with named_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.with_name(f".{path.name}.lock"), "building this store", waits=True):
         if rows := _open(path, pairs):
             return rows
-        for left in path.parent.glob(f".{path.name}-*"):
-            shutil.rmtree(left, ignore_errors=True)  # of a killed process
-        with atomic_folder(path) as new:
-            _write(new, pairs, tokenizers, advance, path, languages)
+        for unfinished in path.parent.glob(f".{path.name}-*"):  # of a killed process
+            shutil.rmtree(unfinished, ignore_errors=True)
+        with atomic_folder(path) as folder:
+            _write(folder, pairs, tokenizers, advance, path, languages)
             if store_key(pairs, tokenizers, languages) != path.name:
                 raise ValueError(f"The files must not change while they are read: {pairs!r}")
     if rows := _open(path, pairs):
@@ -204,22 +220,24 @@ def _build(path, pairs, tokenizers, advance, languages):
 
 
 def _write(folder, pairs, tokenizers, advance, path, languages):
-    """Writes the files of a store that will be at `path`, the header last."""
-    sample, end, sums = Sample(), np.zeros(2, np.int64), [0] * 4
-    dtypes = [*(_id_type(each).str for each in tokenizers), STARTS, LENGTHS]
+    """Writes the files of a store into a folder, the header last; errors name `path`."""
+    sample = Sample()
+    num_tokens = np.zeros(2, np.int64)  # of each side so far
+    dtypes = [*(_id_type(tokenizer).str for tokenizer in tokenizers), STARTS, LENGTHS]
+    checksums = [0] * len(FILES)
     for name in FILES:
         (folder / name).touch()
     chunks = _chunks(pairs, sample, languages)
     for ids, lengths in encode_chunks(chunks, tokenizers, usable_cores()):
-        starts = end + lengths.cumsum(axis=0, dtype=np.int64) - lengths
-        end += lengths.sum(axis=0)
-        for number, part in enumerate((*ids, starts, lengths)):
-            part = np.ascontiguousarray(part, dtypes[number])
-            with named_errors(path), open(folder / FILES[number], "ab") as file:
-                file.write(part)
-            sums[number] = zlib.crc32(part, sums[number])
+        starts = num_tokens + lengths.cumsum(axis=0, dtype=np.int64) - lengths
+        num_tokens += lengths.sum(axis=0)
+        for index, array in enumerate((*ids, starts, lengths)):
+            array = np.ascontiguousarray(array, dtypes[index])
+            with named_errors(path), open(folder / FILES[index], "ab") as file:
+                file.write(array)
+            checksums[index] = zlib.crc32(array, checksums[index])
         advance(len(lengths))
-    header = {"of": repr(pairs), "pairs": sample.number, "dtypes": dtypes, "crc32": sums}
+    header = {"of": repr(pairs), "pairs": sample.number, "dtypes": dtypes, "crc32": checksums}
     header |= {"sample": sample.items, "counts": pairs.counts}
     header["fingerprint"] = _map(folder, header).fingerprint
     header["hash"] = hash_of(header)
@@ -228,14 +246,17 @@ def _write(folder, pairs, tokenizers, advance, path, languages):
 
 
 def _open(path, pairs):
-    """Returns the rows of a store; `None` if there is none or, with a warning, it is damaged."""
+    """Returns the rows of a store, and sets the `counts` of the pairs, as if they had been read.
+
+    `None` if there is no store or, with a warning, it is damaged.
+    """
     if not path.is_dir():
         return None
     try:
         header = _read_header(path)
         rows = _map(path, header)
         rows.fingerprint = header["fingerprint"]
-        pairs.counts = header["counts"]  # as if they were read
+        pairs.counts = header["counts"]
     except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
         warnings.warn(f"{path} is damaged: {error}. The store is built again.", stacklevel=1)
         return None
@@ -243,7 +264,7 @@ def _open(path, pairs):
 
 
 def _map(path, header):
-    """Maps the files of a store; raises a `ValueError` if one is not what was written."""
+    """Returns the rows of a store, mapped into memory; a `ValueError` if a file is damaged."""
     arrays = []
     for name, dtype, crc in zip(FILES, header["dtypes"], header["crc32"], strict=True):
         is_empty = not (path / name).stat().st_size
@@ -252,5 +273,5 @@ def _map(path, header):
         if zlib.crc32(array) != crc:
             raise ValueError(f"{name} is not what was written")
         arrays.append(array)
-    starts, lengths = (each.reshape(-1, 2) for each in arrays[2:])
-    return TokenRows(arrays[:2], starts, lengths, header["sample"])
+    *ids, starts, lengths = arrays
+    return TokenRows(ids, starts.reshape(-1, 2), lengths.reshape(-1, 2), header["sample"])

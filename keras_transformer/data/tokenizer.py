@@ -1,8 +1,8 @@
 """`Tokenizer`: text <-> token ids, by pieces of text and a vocabulary of them.
 
 Second step of the data flow (strings -> token ids) and last step (token ids -> strings). Paper
-section 5.1 (a shared subword vocabulary). Only who makes a tokenizer of a SentencePiece model
-needs `protobuf`: a file of `save` is read without it.
+section 5.1 (a shared subword vocabulary). `protobuf` is needed only to make a tokenizer from a
+SentencePiece model: a file that `save` wrote is read without it.
 """
 
 import functools
@@ -28,10 +28,10 @@ from keras_transformer.types import Path
 class Tokenizer(TokenizerLike):
     """Text <-> token ids: `pieces` are text <-> pieces, `vocabulary` is pieces <-> ids.
 
-    It is made by what it is for:
+    Choose the constructor by what the tokenizer is for:
 
-    - `Tokenizer.train`, `Tokenizer.train_on_lines`: subwords learned from your text, by which every
-      text can be restored.
+    - `Tokenizer.train`, `Tokenizer.train_on_lines`: subwords learned from your text. Every text can
+      be restored from them.
     - `Tokenizer.characters`, `Tokenizer.words`: symbols that must not be split or joined.
     - `Tokenizer.from_sentencepiece`: a SentencePiece model that someone else trained.
     - `Tokenizer.from_marian`: one side of a Marian model, such as OPUS-MT's.
@@ -45,17 +45,18 @@ class Tokenizer(TokenizerLike):
 
     Attributes:
         kind: `"subwords"`, `"characters"`, `"words"`, `"sentencepiece"`, `"marian"` or
-            `"functions"`, which are KerasHub's.
+            `"functions"`, those of KerasHub's WordPiece and byte-pair tokenizers.
         vocabulary_size: number of token ids.
         pad_token_id, start_token_id, end_token_id: ids of the special tokens.
-        unk_token_id: id of the unknown token; `None` of KerasHub's.
+        unk_token_id: id of the unknown token; `None` if `kind` is `"functions"`.
         vocabulary: list of the tokens in the order of their ids, such as `▁cat`, `s`, `<0xC3>` or
             `</s>`; an id without a token has `""`. A symbol that is spelled like a special token,
             such as `</s>`, has a space behind it.
         normalization: the rule by which texts are read, see the constructors; `None`: that of a
             foreign model.
-        languages: list of the codes that have a tag in the vocabulary, of Marian.
-        language_ids: dict from the codes of languages to their tokens, of M2M-100 and NLLB.
+        languages: list of the codes that have a tag in the vocabulary, for Marian's.
+        language_ids: dict from codes of languages to the ids of their tokens, for M2M-100's and
+            NLLB's.
         tag, tag_ids, joiner, learned_from, unknown, graph: see `TokenizerLike`.
         model_bytes: the SentencePiece model, as in its file; empty if there is none.
 
@@ -154,7 +155,7 @@ class Tokenizer(TokenizerLike):
             vocabulary_size: number of tokens: 4 special ones, 256 bytes, the characters of the
                 text, and the learned subwords. If the text yields fewer, the vocabulary is smaller
                 and a warning says so.
-            path: path of the file, which is written atomically as `save` does.
+            path: path of the file to write, see `save`.
             model_type: `"bpe"`, as in the paper, or `"unigram"`.
             normalization: `"nfc"`, `"nfkc"` or `"identity"`: the rule of `normalize`.
             character_coverage: in (0, 1]. Fraction of the text's characters that get a token; the
@@ -212,9 +213,9 @@ class Tokenizer(TokenizerLike):
     ) -> Self:
         """Returns a tokenizer with a token for each character of lines of text.
 
-        White space is characters too; some symbols may be longer. A text is read from the left: the
-        longest symbol of the vocabulary that it goes on with, else one code point. What the
-        vocabulary lacks becomes one `<unk>` each. If all is known,
+        White space is characters too; some symbols may be longer. A text is read from the left:
+        each token is the longest symbol of the vocabulary that the text goes on with. Each code
+        point that the vocabulary lacks becomes one `<unk>`. If all symbols are known,
         `decode(encode(text)) == normalize(text)`:
 
         - `"identity"`: the text as it is;
@@ -254,15 +255,15 @@ class Tokenizer(TokenizerLike):
         """Returns a tokenizer with a token for each word of lines of text.
 
         A word is what stands between white space, such as phones or actions. Words that the
-        vocabulary lacks become `<unk>`. If all is known, `decode(encode(text))` is
+        vocabulary lacks become `<unk>`. If all words are known, `decode(encode(text))` is
         `" ".join(text.split())`, in NFC unless `normalization` is `"identity"`. The ids of padding,
         start, end and the unknown token are 0, 1, 2, 3; the most frequent words follow.
 
         Args:
             lines: iterable of strings.
             path: path of the file to write, see `save`. Optional.
-            vocabulary_size: the most tokens, 4 special ones included. If there are more symbols,
-                the most frequent ones are kept, and a warning says so. Optional.
+            vocabulary_size: maximum number of tokens, 4 special ones included. If there are more
+                symbols, the most frequent ones are kept, and a warning says so. Optional.
             normalization: `"nfc"`, `"nfd"` or `"identity"`. Defaults to `"identity"`.
 
         Raises:
@@ -296,9 +297,9 @@ class Tokenizer(TokenizerLike):
         order of their lengths: in a unigram model both orders have the same score. Texts may have
         unknown tokens and need not be restored exactly.
 
-        By default the ids are those of the model, as for T5. Others number the pieces anew: give
-        the `vocabulary` for mBART (`["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]`) or
-        Marian (the contents of `vocab.json`). Special tokens that are not in the vocabulary get ids
+        By default the ids are those of the model, as for T5. Where the pieces have other ids, give
+        the `vocabulary`: for mBART `["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]`, for
+        Marian the contents of `vocab.json`. Special tokens that are not in the vocabulary get ids
         after its last one: `start_token_id=32_100` gives T5 a start token.
 
         Args:
@@ -377,9 +378,9 @@ class Tokenizer(TokenizerLike):
         """Returns a tokenizer with the ids of one of KerasHub: WordPiece, byte-pair, SentencePiece.
 
         It gives what that tokenizer gives in a `tf.data` pipeline. It needs TensorFlow, as
-        KerasHub's tokenizers do. Special tokens of the tokenizer's own packers play no role: the
-        package adds start and end tokens itself. Its tokens are spelled as SentencePiece spells
-        them: `▁cat` begins a word, `s` continues it. Only one of SentencePiece can be saved.
+        KerasHub's tokenizers do. The special tokens of KerasHub's packers play no role: this
+        package adds start and end tokens itself. The tokens are spelled as SentencePiece spells
+        them: `▁cat` begins a word, `s` continues it. Only a SentencePiece tokenizer can be saved.
 
         Args:
             tokenizer: `keras_hub.tokenizers.WordPieceTokenizer`, `BytePairTokenizer`,
@@ -435,13 +436,15 @@ class Tokenizer(TokenizerLike):
         Each file is written atomically. Missing folders are made.
 
         Raises:
-            ValueError: if it is one of KerasHub's layers, which have no file.
+            ValueError: if `kind` is `"functions"`, because KerasHub's layers have no file, or if
+                `path` ends in `.spm`.
         """
         if self.kind == FUNCTIONS:
             raise ValueError("A tokenizer of KerasHub has no file: build it from its layer again.")
         write_tokenizer(path, self, self.pieces)
 
     def _saved(self, path):
+        """Saves the tokenizer if there is a path, and returns it."""
         if path is not None:
             self.save(path)
         return self
@@ -455,9 +458,9 @@ class Tokenizer(TokenizerLike):
 
         Args:
             code: that of the language.
-            token: its token, which gets the id behind the last one of the vocabulary.
-            pieces: further pieces of a SentencePiece model, whose ids follow. Only texts in the
-                language have them, see `for_language`. Defaults to none.
+            token: the language's token, whose id follows the last one of the vocabulary.
+            pieces: pieces to add to the SentencePiece model, whose ids follow. Only texts in the
+                language are split into them, see `for_language`. Defaults to none.
         """
         from keras_transformer.data.added_pieces import with_pieces
 
@@ -472,9 +475,8 @@ class Tokenizer(TokenizerLike):
 
     @functools.cached_property
     def _of_added_language(self):
-        return Tokenizer(
-            self.pieces.for_language(self.pieces.added_language), self._table, self.tag
-        )
+        pieces = self.pieces.for_language(self.pieces.added_language)
+        return Tokenizer(pieces, self._table, self.tag)
 
     def encode(self, texts: Any, add_start: bool = False, add_end: bool = False) -> Any:
         """Returns the token ids of texts.
@@ -525,7 +527,14 @@ class Tokenizer(TokenizerLike):
         return self.pieces.decode(rows) if rows else []
 
     def normalize(self, text: str) -> str:
-        """Returns what is restored of a text that is all known; see the constructors."""
+        """Returns the text that `decode` restores of a text without unknown tokens.
+
+        The constructors describe the rule.
+
+        Raises:
+            ValueError: if `normalization` is `None` and the pieces are those of a SentencePiece
+                model.
+        """
         return self.pieces.normalize(text)
 
     @functools.cached_property
@@ -539,16 +548,17 @@ class Tokenizer(TokenizerLike):
         return GraphTokenizer(self.pieces, self._table, self.tag)
 
     def fingerprint(self) -> str | None:
-        """Hash of all that decides the ids of a text; `None` if the class cannot tell.
+        """Hash of all that decides the ids of a text; `None` if `kind` is `"functions"`.
 
-        A subclass may encode differently. Override the method there, and change its result with
-        what the class does.
+        `None` for a subclass too, which may encode differently: override the method there, and let
+        the result change whenever the subclass encodes differently.
         """
         if type(self) is not Tokenizer or self.kind == FUNCTIONS:
             return None
         special = *self._table.special_ids, self.unk_token_id
         facts = repr((self.kind, self.pieces.rules, self.vocabulary, special, self.tag))
-        facts += repr(self.language_ids) if self.language_ids else ""  # else as before
+        if self.language_ids:  # nothing without them: stores that exist keep their keys
+            facts += repr(self.language_ids)
         return hashlib.sha256(self.model_bytes + facts.encode()).hexdigest()
 
     def _encode(self, texts):
@@ -565,13 +575,13 @@ class Tokenizer(TokenizerLike):
 
     @functools.cached_property
     def _pieces_of_ids(self):
-        """The pieces of each id that have text; those of functions are the ids."""
+        """The piece of each id in a tuple, `()` if it has no text; pieces of functions are ids."""
         names = range(self.vocabulary_size) if self.kind == FUNCTIONS else self.vocabulary
         pieces = {i: (piece,) for i, piece in enumerate(names)}
         return pieces | dict.fromkeys(self._table.ids_without_text, ())
 
     def __getstate__(self):
-        """For `pickle` and `copy`: the tables of a TensorFlow graph are made anew."""
+        """For `pickle` and `copy`: `graph` is left out, and made again when it is used."""
         return {name: value for name, value in vars(self).items() if name != "graph"}
 
     def __repr__(self):

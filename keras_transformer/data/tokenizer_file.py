@@ -31,6 +31,9 @@ def write_tokenizer(path: Path, tokenizer: TokenizerLike, pieces: Any = None) ->
         tokenizer: `TokenizerLike`.
         pieces: the pieces of a `Tokenizer`. `None`: the file describes the vocabulary alone, and
             cannot encode text.
+
+    Raises:
+        ValueError: if `path` is that of a SentencePiece model, `*.spm`.
     """
     path = pathlib.Path(path)
     if path.suffix == model_file(path).suffix:
@@ -114,10 +117,11 @@ def exported_paths(folder: Path) -> list[pathlib.Path]:
     if joint.is_file():
         return [joint]
     if missing := [path.name for path in sides if not path.is_file()]:
-        must = f"`folder` must hold {JOINT}, or {' and '.join(SIDES)}."
-        which = "Only tokenizers of SentencePiece models and of symbols are exported as files."
-        received = f"Received: {str(folder)!r} without {missing[0]}"
-        raise FileNotFoundError(f"{must} {which} {received}")
+        raise FileNotFoundError(
+            f"`folder` must hold {JOINT}, or {' and '.join(SIDES)}. Only tokenizers of "
+            "SentencePiece models and of symbols are exported as files. Received: "
+            f"{str(folder)!r} without {missing[0]}"
+        )
     return sides
 
 
@@ -128,6 +132,7 @@ def file_names(path: Path) -> list[str]:
 
 
 def _symbol_kind(entries):
+    """Returns the kind of a file of symbols; raises if it is none, as `read_tokenizer` explains."""
     kind = entries["kind"]
     if kind not in SYMBOL_KINDS:
         raise ValueError(f"Received: kind={kind!r}")

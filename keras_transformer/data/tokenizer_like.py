@@ -1,7 +1,7 @@
 """`TokenizerLike`: the interface of every tokenizer, and the checks of what a user passes.
 
-The package uses tokenizers only through this interface, so another class that has it can take the
-place of `Tokenizer`.
+The package uses tokenizers only through this interface, so a class of your own can take the place
+of `Tokenizer`.
 """
 
 import inspect
@@ -38,7 +38,8 @@ class TokenizerLike(Protocol):
         tag_ids: ids of all tags, which stay in front of each part of a long line, and which word
             dropout leaves as they are.
         joiner: what stands between the translations of the parts of a long line.
-        learned_from: the sample of lines that the vocabulary was learned from, as text.
+        learned_from: describes the sample of lines that the vocabulary was learned from; empty if
+            it was learned from all lines.
         unknown: function that counts the symbols of texts that the vocabulary lacks. `None`: it
             lacks none, or they are not counted.
         graph: a `tf.Module` that does the same in a TensorFlow graph, for `export_saved_model`. It
@@ -100,7 +101,7 @@ class TokenizerLike(Protocol):
 
 
 INTEGERS = ("vocabulary_size", *SPECIAL_TOKENS)
-# Members that a class of a user's own may inherit as they are.
+# Members with defaults. A class has them if it inherits from `TokenizerLike`.
 INHERITED = (
     *{*TokenizerLike.__annotations__} - {*INTEGERS, "vocabulary"},
     "fingerprint",
@@ -131,7 +132,7 @@ def check_tokenizers(
 
 
 def _missing_members(tokenizer):
-    """Returns what an object lacks of the members of `TokenizerLike`, in words."""
+    """Returns the members of `TokenizerLike` that an object lacks, as texts for an error."""
     missing = [
         f"the integer `{name}`"
         for name in INTEGERS
@@ -158,12 +159,12 @@ def require_matching_vocabularies(
         tokenizer, target_tokenizer: `TokenizerLike` of the source and of the target.
     """
     special = {name: getattr(config, name) for name in SPECIAL_TOKENS}
-    for side, each, size in (
+    for side, side_tokenizer, size in (
         ("source", tokenizer, config.source_vocabulary_size),
         ("target", target_tokenizer, config.vocabulary_size),
     ):
         for name, expected in {"vocabulary_size": size, **special}.items():
-            if (received := getattr(each, name)) != expected:
+            if (received := getattr(side_tokenizer, name)) != expected:
                 raise ValueError(
                     f"The {side} tokenizer must have the model's `{name}`, {expected}. "
                     f"Received: {received}"
@@ -179,21 +180,21 @@ def splits_by_language(tokenizer: TokenizerLike) -> bool:
 def encode_in_languages(
     tokenizer: TokenizerLike, texts: list[str], language_ids: Sequence[int] | None
 ) -> list[np.ndarray]:
-    """Returns the token ids of each text by the tokenizer of its language, as `encode`.
+    """Returns the token ids of each text by the tokenizer of its language, see `encode`.
 
     Args:
         tokenizer, texts: as in `encode`.
-        language_ids: the token of the language of each text; `None`: texts have none.
+        language_ids: the language token of each text. `None`: `tokenizer` itself splits all texts.
     """
     if language_ids is None:
         return encode(tokenizer, texts)
     tokenizers = {i: tokenizer.for_language(i) for i in {*language_ids}}
-    if all(of_language is tokenizer for of_language in tokenizers.values()):
+    if all(language_tokenizer is tokenizer for language_tokenizer in tokenizers.values()):
         return encode(tokenizer, texts)
     rows: list[Any] = [None] * len(texts)
-    for language_id, of_language in tokenizers.items():
+    for language_id, language_tokenizer in tokenizers.items():
         places = [place for place, i in enumerate(language_ids) if i == language_id]
-        encoded = encode(of_language, [texts[place] for place in places])
+        encoded = encode(language_tokenizer, [texts[place] for place in places])
         for place, row in zip(places, encoded, strict=True):
             rows[place] = row
     return rows
@@ -204,10 +205,10 @@ def encode(tokenizer: TokenizerLike, texts: list[str]) -> list[np.ndarray]:
 
     Raises:
         TypeError: if the ids are not ints.
-        ValueError: if there is not one row a text, or an id is not in the vocabulary.
+        ValueError: if there is not one row for each text, or an id is not in the vocabulary.
     """
-    given = tokenizer.encode(texts)
-    rows = [np.asarray(row) if len(row) else np.zeros(0, np.int32) for row in given]
+    no_ids = np.zeros(0, np.int32)  # an array of an empty list would be of floats
+    rows = [np.asarray(row) if len(row) else no_ids for row in tokenizer.encode(texts)]
     method = f"`{type(tokenizer).__name__}.encode`"
     for text, row in zip(texts, rows, strict=False):
         if row.ndim != 1 or row.dtype.kind not in "iu":
@@ -219,7 +220,7 @@ def encode(tokenizer: TokenizerLike, texts: list[str]) -> list[np.ndarray]:
             f"{method} must return a row for each text. Received: {len(rows)} rows for "
             f"{len(texts)} texts"
         )
-    ids = np.concatenate([*rows, np.zeros(0, np.int32)])
+    ids = np.concatenate([*rows, no_ids])
     size = tokenizer.vocabulary_size
     if ids.size and not (0 <= ids.min() and ids.max() < size):
         raise ValueError(

@@ -13,7 +13,7 @@ def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def training_lines(lines: Iterable[str], read: Callable[[str], Any]) -> Iterator[Any]:
-    """Yields what `read` makes of lines to train a vocabulary on, where it is not empty.
+    """Yields what `read` returns for each line of text to train on, unless it is empty.
 
     Raises:
         TypeError: if `lines` is not an iterable of strings.

@@ -19,11 +19,12 @@ class Vocabulary:
             text may begin with. Defaults to none.
         learned_from: str, describes the sample of lines that it was learned from; empty if it was
             learned from all lines.
-        language_ids: the id of each language's token, by its code, of M2M-100 and NLLB; see
+        language_ids: the id of each language's token, by its code, for M2M-100 and NLLB; see
             `TokenizerLike`. No text gives these tokens, and they have no text. Defaults to none.
 
     Raises:
-        ValueError: if a special token has no id of the vocabulary, or a language no tag.
+        ValueError: if the id of a special token or of a language is not in the vocabulary, or a
+            language has no tag.
     """
 
     tokens: list[str]
@@ -49,7 +50,7 @@ class Vocabulary:
                 raise ValueError(f"{must}. Received: {token_id} of {code!r}")
 
     def with_language(self, code: str, token: str, pieces: Sequence[str]) -> "Vocabulary":
-        """Returns the vocabulary with the token of a further language and pieces behind its own."""
+        """Returns the vocabulary with more tokens at its end: that of a language, then pieces."""
         language_ids = {**self.language_ids, code: len(self.tokens)}
         return replace(self, tokens=[*self.tokens, token, *pieces], language_ids=language_ids)
 

@@ -1,4 +1,4 @@
-"""Imports models that Marian trained: the one folder that knows its files."""
+"""Imports models of Marian, M2M-100 and NLLB-200: the one folder that knows their files."""
 
 from keras_transformer.lazy_names import attach
 

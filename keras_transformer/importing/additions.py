@@ -29,8 +29,8 @@ class Addition:
     Args:
         language: its code, spelled as the model's codes.
         like: code of a language of the model, whose embedding is copied.
-        text: path of a file in the language, to learn pieces from. Optional.
-        num_pieces: maximum number of pieces.
+        text: path of a file in the new language, to learn pieces from; `None`: no new pieces.
+        num_pieces: maximum number of new pieces.
     """
 
     language: str
@@ -74,9 +74,9 @@ class Addition:
 def add_to(read: ForeignModel, addition: Addition) -> ForeignModel:
     """Returns an imported model with one more language: its token, then new pieces, if any.
 
-    The embedding of the token is a copy of the similar language's, that of a piece the mean over
-    the old pieces that its text was split into. Their logits have a bias of -1e9, so that the
-    probabilities of all other tokens stay as they were.
+    The embedding of the token is a copy of that of the similar language. The embedding of a piece
+    is the mean over the old pieces that its text was split into. The logits of both have a bias of
+    -1e9, so that the probabilities of all other tokens stay as they were.
 
     Args:
         read: a model that was read, see `read_model_folder`.
@@ -103,10 +103,10 @@ def add_to(read: ForeignModel, addition: Addition) -> ForeignModel:
         added_tokens=len(ids),
     )
     arrays = _with_rows(read.arrays, ids)
-    notes = [f"{len(pieces):,} pieces are added for {addition.language}"] if pieces else []
-    return read._replace(
-        config=config, arrays=arrays, tokenizers=[new], notes=[*read.notes, *notes]
-    )
+    notes = [*read.notes]
+    if pieces:
+        notes.append(f"{len(pieces):,} pieces are added for {addition.language}")
+    return read._replace(config=config, arrays=arrays, tokenizers=[new], notes=notes)
 
 
 def _checked(addition, language_ids):
@@ -144,7 +144,7 @@ def _learned(tokenizer, addition):
 
 
 def _ids_before(tokenizer, pieces):
-    """Returns the ids that the text of each piece was split into."""
+    """Returns the ids of the old pieces that the text of each new one is split into so far."""
     ids = {token: token_id for token_id, token in enumerate(tokenizer.vocabulary) if token}
     names, unknown = tokenizer.pieces.names(), tokenizer.unk_token_id
     rows = split_pieces(tokenizer.pieces, pieces) if pieces else []
@@ -154,7 +154,9 @@ def _ids_before(tokenizer, pieces):
 def _with_rows(arrays, ids_of_rows):
     """Returns the arrays of a model with more embeddings, and a bias of -1e9 for their logits.
 
-    Each new row is the mean of the rows of one element of `ids_of_rows`.
+    Args:
+        arrays: those of `ForeignModel`.
+        ids_of_rows: for each new embedding, the ids of the old ones whose mean it is.
     """
     table = arrays["Wemb"]
     rows = np.array([table[ids].mean(axis=0, dtype="float32") for ids in ids_of_rows])

@@ -10,7 +10,7 @@ import numpy as np
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.models.config import TransformerConfig
 
-# {option: (its value if it is missing, the values that our model follows)}.
+# {option: (its value if it is missing, the values that this package supports)}.
 Options = dict[str, tuple[Any, list[Any]]]
 
 
@@ -21,6 +21,7 @@ class ForeignModel(NamedTuple):
         config: `TransformerConfig`.
         arrays: arrays by Marian's names, perhaps memory-mapped, with the dtypes and the order of
             hidden dimensions of the files. Kernels are `(in, out)`. Vocabularies include padding.
+            `add_to` makes `Wemb` a list of arrays, whose rows follow each other.
         tokenizers: list of one `Tokenizer` for both sides, or of two, for source and target.
         search: settings of search and text, as in a recipe.
         notes: lines to print.
@@ -40,7 +41,7 @@ class Family:
     """A family of models in the form of the Hub: a row of `FAMILIES`.
 
     Args:
-        options: those of `config.json`.
+        options: what `config.json` may say, see `Options`.
         equal: pairs of options of `config.json` that must be equal.
         read_tokenizers: function of the folder and `config.json` that returns the tokenizers, as in
             `ForeignModel`, and lines to print.
@@ -48,9 +49,9 @@ class Family:
         arithmetics: `{program: further fields}`, if several programs trained such models. Optional.
         find_arithmetic: function of the name, `config.json`, `tokenizer_config.json` and
             `README.md` that returns the program and why, if there are several. Optional.
-        search: settings that replace those of the files. Optional.
-        requested: options of the search in the files that are ignored, because each request sets
-            them. Optional.
+        search: settings of the search that replace those of the files. Optional.
+        requested: options of the search that are ignored in the files, because each translation
+            sets them. Optional.
         licenses: `{part of a name: licence}`, where the files say none. Optional.
     """
 

@@ -13,11 +13,12 @@ from keras_transformer.texts import open_bytes, suffix_of
 
 # The beginning of a pointer, which Git LFS leaves in place of a large file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-# Types of safetensors that become float32. NumPy has the last since Keras was imported.
+# {type of safetensors: dtype}. NumPy knows bfloat16 once Keras is imported.
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"}
 
 
 def has_file(folder, name):
+    """Whether a folder has a file; a link to a missing one is none."""
     return (folder / name).is_file()
 
 
@@ -37,7 +38,7 @@ def file_of(folder, name):
 
 
 def one_file(folder, pattern):
-    """Returns the only file of a pattern."""
+    """Returns the path of the file that matches a pattern; raises unless there is exactly one."""
     names = sorted(path.name for path in folder.glob(pattern))
     if len(names) != 1:
         raise ValueError(
@@ -47,19 +48,25 @@ def one_file(folder, pattern):
 
 
 def names_in(settings, key, path):
-    """Returns the strings of a list in a YAML file; none if it is missing."""
+    """Returns the file names that settings list by a key, `[]` if the key is missing.
+
+    Args:
+        settings: dict of a YAML file.
+        key: key of a list of names, or of one name.
+        path: of the YAML file, for errors.
+    """
     value = settings.get(key) or []
-    value = [value] if isinstance(value, str) else value
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(
-            f"{path}: `{key}` must be a list of file names. Received: {reprlib.repr(value)}"
+            f"{path}: `{key}` must be a list of file names. Received: {reprlib.repr(names)}"
         )
-    return value
+    return names
 
 
 @contextlib.contextmanager
 def damaged(path, how="is damaged"):
-    """Turns errors of a reader into one that names the file."""
+    """Turns an error of a reader into a `ValueError` that names the file; not one of the disk."""
     try:
         yield
     except OSError:  # of the disk
@@ -77,9 +84,10 @@ def read_text(path):
 
 
 def read_json(path):
+    """Returns a value in JSON; names in it may hold control characters."""
     text = read_text(path)
     with damaged(path, "is damaged, or not JSON"):
-        return json.loads(text, strict=False)  # pieces may hold control characters
+        return json.loads(text, strict=False)
 
 
 def read_mapping(path):
@@ -96,20 +104,23 @@ def read_optional(folder, name):
 
 
 def parse_yaml(text, path):
+    """Returns a value in YAML; `path` is for errors."""
     with damaged(path):
         return yaml.safe_load(text)
 
 
 def read_npz_file(path):
+    """Returns the arrays of a `*.npz` by their names."""
     # Opened here, because NumPy leaves a damaged file open.
     with damaged(path), open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 
 def map_safetensors(path):
-    """Returns the arrays of a file in its dtypes; their numbers are read when they are used."""
+    """Returns the arrays of a file by their names, memory-mapped, in the dtypes of the file."""
     with damaged(path):
         content = np.memmap(path, mode="r")
+        # The size of the header in 8 bytes, the header in JSON, the numbers.
         start = 8 + int.from_bytes(content[:8].tobytes(), "little")
         header = json.loads(content[8:start].tobytes())
         header.pop("__metadata__", None)
@@ -129,7 +140,7 @@ def map_safetensors(path):
 
 
 def check_floats(array, name, path):
-    """Raises a `ValueError` unless an array holds finite numbers of float32, in any dtype."""
+    """Raises a `ValueError` unless an array of floats is finite when it is cast to float32."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         _refuse_numbers(path, name, array.dtype)
     with np.errstate(over="ignore"):

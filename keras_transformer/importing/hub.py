@@ -14,17 +14,17 @@ from keras_transformer.importing import files, marian
 from keras_transformer.importing.family import Family, ForeignModel
 from keras_transformer.importing.marian import OUTPUT_KERNEL
 
-# A name on the Hub, and perhaps the revision to take.
+# A name on the Hub, perhaps with a revision: `owner/name@revision`.
 HUB_NAME = r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?"
 WEIGHTS = "model.safetensors"
-PARTS = WEIGHTS + ".index.json"  # says which of several files has an array
+PARTS = WEIGHTS + ".index.json"  # says which of several files holds each array
 HUB_FILES = (
     *("config.json", "generation_config.json", WEIGHTS, PARTS, "model-*.safetensors"),
     *("source.spm", "target.spm", "sentencepiece.bpe.model"),
     *("vocab.json", "added_tokens.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("README.md", "LICENSE", "target_vocab.json"),
 )
-# Parts that this architecture lacks: {expression of their names: what they belong to}.
+# Arrays that this architecture lacks: {regular expression of their names: what they belong to}.
 LACKING = {
     r"\.(experts|router)\.": "a mixture of experts",
     r"\.layernorm_embedding\.": "layer norms of embeddings, as BART and mBART have",
@@ -36,7 +36,7 @@ EQUAL_SIDES = (
 )
 # Rates of `config.json`, with their values if they are missing.
 DROPOUT = {"attention_dropout": 0.0, "activation_dropout": 0.0, "dropout": 0.1}
-# Settings of the search of `transformers`, with the value that ours has.
+# Settings of the search of `transformers` that ours lacks, with the value that changes nothing.
 WITHOUT_EQUAL: dict[str, Any] = {
     **{"min_length": 0, "do_sample": False, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0},
     **dict.fromkeys(("forced_bos_token_id", "suppress_tokens", "begin_suppress_tokens")),
@@ -51,13 +51,13 @@ def read_hub(
     given_name: str | None = None,
     arithmetic: str | None = None,
 ) -> ForeignModel:
-    """Returns the model of a folder.
+    """Returns the model of a folder in the form of the Hub.
 
     Args:
         folder: path of the folder.
-        settings: those of `config.json`.
+        settings: contents of `config.json`.
         family: that of the model.
-        given_name: that of the model on the Hub. Optional.
+        given_name: name of the model on the Hub, if it is known. Optional.
         arithmetic: program that trained the model, one of `family.arithmetics`. Optional.
 
     Raises:
@@ -86,6 +86,7 @@ def read_hub(
 
 
 def _require_known_parts(names, path):
+    """Raises a `ValueError` if an array belongs to a part that this architecture lacks."""
     for pattern, part in LACKING.items():
         if name := next((name for name in names if re.search(pattern, name)), None):
             raise ValueError(
@@ -95,34 +96,40 @@ def _require_known_parts(names, path):
 
 
 def _arithmetic(folder, settings, family, given_name, chosen):
-    """Returns the fields of the config by the program that trained the model, and a line on it."""
+    """Returns the fields of the config by the program that trained the model, and a line on it.
+
+    Args:
+        folder, settings, family, given_name: as in `read_hub`.
+        chosen: the user's choice of the program, or `None`.
+    """
     if not family.arithmetics:
         if chosen is not None:
             kind = settings["model_type"]
             must = f"`arithmetic` must not be given for a model of {kind!r}, which has one."
             raise ValueError(f"{must} Received: arithmetic={chosen!r}")
         return {}, []
-    kind, why = chosen, "chosen"
+    program, why = chosen, "chosen"
     if chosen is None:
         name = given_name or marian.name_of(folder)
         tokenizer = files.read_optional(folder, "tokenizer_config.json")
         readme = marian.read_stated(folder, "README.md")
-        kind, why = family.find_arithmetic(name, settings, tokenizer, readme)
-    (other,) = family.arithmetics.keys() - {kind}
-    line = f"Arithmetic of {kind}: {why}. For the other: --arithmetic {other}"
-    return dict(family.arithmetics[kind]), [line]
+        program, why = family.find_arithmetic(name, settings, tokenizer, readme)
+    (other,) = family.arithmetics.keys() - {program}
+    line = f"Arithmetic of {program}: {why}. For the other: --arithmetic {other}"
+    return dict(family.arithmetics[program]), [line]
 
 
 def _origin(folder, settings, family, given_name):
     """Returns `ForeignModel.origin`."""
-    name = str(settings.get("_name_or_path"))
-    name = given_name or (name if re.fullmatch(HUB_NAME, name) else marian.name_of(folder))
+    stated_name = str(settings.get("_name_or_path"))
+    is_hub_name = re.fullmatch(HUB_NAME, stated_name)
+    name = given_name or (stated_name if is_hub_name else marian.name_of(folder))
     tokenizer = files.read_optional(folder, "tokenizer_config.json")
     languages = [tokenizer.get("source_lang"), tokenizer.get("target_lang")]
     origin = marian.origin_of(folder, name, "hub", languages)
     if origin["license"] == marian.NOT_STATED:
-        known = [licence for part, licence in family.licenses.items() if part in name.lower()]
-        origin["license"] = next(iter(known), marian.NOT_STATED)
+        licences = (licence for part, licence in family.licenses.items() if part in name.lower())
+        origin["license"] = next(licences, marian.NOT_STATED)
     return origin
 
 
@@ -131,10 +138,11 @@ def _search(folder, settings, family, tokenizer):
     generation = files.read_optional(folder, "generation_config.json")
     options = settings | {name: value for name, value in generation.items() if value is not None}
     options = {name: value for name, value in options.items() if name not in family.requested}
-    ids = tokenizer.pad_token_id, tokenizer.end_token_id
-    search, unequal = search_settings(options, *ids, folder / "config.json")
-    unowned = [token_id for token_id, token in enumerate(tokenizer.vocabulary) if not token]
-    search["suppressed_tokens"] = (*search["suppressed_tokens"], *unowned)
+    search, unequal = search_settings(
+        options, tokenizer.pad_token_id, tokenizer.end_token_id, folder / "config.json"
+    )
+    without_token = [token_id for token_id, token in enumerate(tokenizer.vocabulary) if not token]
+    search["suppressed_tokens"] = (*search["suppressed_tokens"], *without_token)
     return search | family.search, unequal
 
 
@@ -156,12 +164,11 @@ def search_settings(
     Args:
         options: those of `config.json` and `generation_config.json`.
         pad_token_id, end_token_id: ids of the model.
-        path: of the file, for the line.
+        path: path of the file, for the line.
     """
     banned = options.get("bad_words_ids") or []
-    longest = (
-        options.get("max_new_tokens") or (options.get("max_length") or 0) - 1
-    )  # without the start
+    # `max_length` counts the start token, `max_new_tokens` does not.
+    longest = options.get("max_new_tokens") or (options.get("max_length") or 0) - 1
     search = {
         "beam_size": options.get("num_beams") or 1,
         "length_penalty": "mean",
@@ -181,13 +188,19 @@ def stored_arrays(folder: Path, given_name: str | None) -> tuple[dict[str, np.nd
 
     Args:
         folder: path of the folder.
-        given_name: that of the model on the Hub. Optional.
+        given_name: name of the model on the Hub, if it is known.
+
+    Raises:
+        FileNotFoundError: if there are no weights.
+        ValueError: if a file is damaged, or there are only weights in a pickle.
     """
-    # Lazy: a pickle beside whole weights may be a pointer of Git LFS.
-    pickles = (files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin"))
-    if files.has_file(folder, PARTS) and not files.has_file(folder, WEIGHTS):
+    has_weights = files.has_file(folder, WEIGHTS)
+    if files.has_file(folder, PARTS) and not has_weights:
         return _arrays_of_parts(folder), folder / PARTS
-    if not files.has_file(folder, WEIGHTS) and (list(pickles) or given_name):
+    pickles = []
+    if not has_weights:  # of a pickle that is a pointer of Git LFS, the error says so
+        pickles = [files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin")]
+    if not has_weights and (pickles or given_name):
         name = (given_name or str(folder)).partition("@")[0]
         is_marian = files.has_file(folder, "source.spm")
         advice = " (with `--arithmetic marian`, if Marian trained it)" if is_marian else ""
@@ -224,28 +237,36 @@ def _arrays_of_parts(folder):
 def arrays_of_model(
     stored: dict[str, np.ndarray], config: Any, names: dict[str, str], path: Path
 ) -> dict[str, np.ndarray]:
-    """Returns all arrays of the model by Marian's names, as `marian.checked_arrays`.
+    """Returns all arrays of the model by Marian's names; see `marian.checked_arrays`.
 
     Args:
         stored: arrays by the names of the Hub, without positions.
         config: `TransformerConfig`.
-        names: names on the Hub of the embeddings, by Marian's names; see `take_embeddings`.
-        path: of the file, for errors.
+        names: {Marian's name: name on the Hub} of the embeddings; see `take_embeddings`.
+        path: path of the file, for errors.
     """
     parts = marian.arrays_of(config)
-    names = {theirs: part.hub for theirs, part in parts.items()} | names
-    arrays = {
-        # The Hub stores kernels `(out, in)`.
-        theirs: stored[hub].T if parts[theirs].path.endswith("kernel") else stored[hub]
-        for theirs, hub in names.items()
-        if hub in stored
-    }
+    names = {name: part.hub for name, part in parts.items()} | names
+    arrays = {}
+    for name, hub_name in names.items():
+        if hub_name in stored:
+            array = stored[hub_name]
+            # The Hub stores kernels `(out, in)`.
+            arrays[name] = array.T if parts[name].path.endswith("kernel") else array
     foreign = {name: stored[name] for name in stored.keys() - names.values()}
     return marian.checked_arrays(arrays | foreign, config, path, names)
 
 
 def take_embeddings(settings, stored, path):
-    """Returns which embeddings are one matrix, and their names; removes copies from `stored`."""
+    """Returns `tie_embeddings` of the config, and {Marian's name: name in `stored`}.
+
+    Removes the copies of a matrix from `stored`. Raises if arrays differ that must be one matrix.
+
+    Args:
+        settings: contents of `config.json`.
+        stored: arrays by the names of the Hub.
+        path: path of the file, for errors.
+    """
     shared, head = "model.shared.weight", "lm_head.weight"
     encoder, decoder = (
         name if name in stored else shared
@@ -253,9 +274,15 @@ def take_embeddings(settings, stored, path):
     )
     is_shared = settings.get("share_encoder_decoder_embeddings", True)
     is_tied = settings.get("tie_word_embeddings", True)
-    first, *others = [shared, encoder, decoder, head] if is_shared else [decoder, head]
-    first = first if first in stored else encoder
-    unequal = [n for n in others if n in stored and not np.array_equal(stored[n], stored[first])]
+    tables = [shared, encoder, decoder] if is_shared else [decoder]
+    # A file may hold any one of the copies. If there is none, `arrays_of_model` raises.
+    first = next((name for name in tables if name in stored), decoder)
+    others = [name for name in (*tables, head) if name in stored and name != first]
+    unequal = [
+        name
+        for name in others
+        if first in stored and not np.array_equal(stored[name], stored[first])
+    ]
     if is_tied and unequal:
         raise ValueError(
             f"{path}: {first} and {unequal[0]} must be equal, because `config.json` says that "
@@ -273,15 +300,15 @@ def take_embeddings(settings, stored, path):
 
 
 def take_positions(stored, width, path):
-    """Removes stored positions; raises unless they are the sinusoids the permutation expects."""
+    """Removes positions from `stored`; raises unless they are the sinusoids of `_sinusoids`."""
     for side in ("encoder", "decoder"):
         stored.pop(f"model.{side}.embed_positions.weights", None)  # M2M-100's, which are computed
         table = stored.pop(f"model.{side}.embed_positions.weight", None)
         if table is None:
             continue
-        # The width first: a table of another one must not be computed. Rounded as in bfloat16.
-        is_wide = table.shape[1:] == (width,)
-        if not (is_wide and np.allclose(table, _sinusoids(*table.shape), rtol=0, atol=5e-3)):
+        # The width first: no table of a wrong width is computed. The tolerance is for bfloat16.
+        has_width = table.shape[1:] == (width,)
+        if not (has_width and np.allclose(table, _sinusoids(*table.shape), rtol=0, atol=5e-3)):
             raise ValueError(
                 f"{path}: the positions of the {side} must be sinusoidal, all sines before all "
                 "cosines. Learned positions cannot be imported."
@@ -289,5 +316,6 @@ def take_positions(stored, width, path):
 
 
 def _sinusoids(count, width):
+    """Returns positions `(count, width)`: all sines, then all cosines, as `weight_of` expects."""
     angles = np.arange(count)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)

@@ -36,15 +36,16 @@ from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.training.model_state import save_model
 
-# What is taken out of a zip file, and its largest size: the largest models have some 1 GB.
+# Names of the files that are taken out of a zip file, and the maximum of their bytes; the largest
+# models have some 1 GB.
 UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
 LARGEST = 8 * 2**30
-# Largest number of numbers that are converted at once.
+# Maximum number of elements of an array that are converted at once.
 BLOCK_SIZE = 2**24
 PRECISIONS = ("float32", "bfloat16")
-# Marian's own default; the positions have no end.
+# Tokens; Marian's default. Sinusoidal positions set no limit.
 LONGEST_SOURCE = 512
-# By `model_type` of `config.json`.
+# {`model_type` of `config.json`: family}.
 FAMILIES = {"marian": MARIAN, "m2m_100": M2M_100}
 FINE_TUNING = {"learning_rate": 1e-4, "warmup_steps": 200, "epochs": 5, "batch_tokens": 2048}
 
@@ -76,16 +77,16 @@ def import_model(
 
     Args:
         folder: path of the folder or zip file; or a name on the Hub, such as
-            `"Helsinki-NLP/opus-mt-en-de"` or, of a revision, `"Helsinki-NLP/opus-mt-en-de@REV"`:
-            `huggingface_hub` (extra `opus`) then downloads the files. Where there is a folder
-            `Helsinki-NLP`, it is a path.
+            `"Helsinki-NLP/opus-mt-en-de"`, or `"Helsinki-NLP/opus-mt-en-de@REV"` for a revision:
+            `huggingface_hub` (extra `opus`) then downloads the files. If a folder `Helsinki-NLP`
+            exists, it is a path.
         run: path of a run folder to write, new or empty. `load_run` and all commands take it, and
             `training.init_from` of a recipe. Optional.
         weights: name of the `*.npz`, if the folder has several. Optional.
-        arithmetic: of a model of Marian, `"marian"` or `"transformers"`: whose positions, layer
-            norm and padding the weights were trained with. Defaults to Marian's for Marian's files,
-            and to what the files and the name tell for those of the Hub; a printed line says which
-            and why.
+        arithmetic: for a model of Marian, `"marian"` or `"transformers"`: the program with whose
+            positions, layer norm and padding the weights were trained. Defaults to `"marian"` for
+            Marian's files, and for those of the Hub to what the files and the name tell; then a
+            printed line says which and why.
         add_language: code of a language that M2M-100 or NLLB-200 lacks, spelled as the model's
             codes, such as `"tyv_Cyrl"`. Its token is the last of the vocabulary. Until it is
             trained, nothing else of the model changes. Optional.
@@ -98,8 +99,9 @@ def import_model(
         precision: dtype of the weights and of what is computed with them, `"float32"` or
             `"bfloat16"`, which rounds the weights to half of their size. Defaults to `"float32"`.
         print_fn: prints a line of text. Defaults to `print`.
-        **settings: as in `Translator`, with `frozen`, here `True` by default, and `dtype`. They go
-            before those of the model, and not into the run, which is of float32 in any case.
+        **settings: as in `Translator`, with `frozen`, here `True` by default, and `dtype`. They
+            override those of the model, and are not written into the run, which is of float32 in
+            any case.
 
     Returns:
         `Translator`. Its `languages` lists those of a model that has several. M2M-100 and NLLB-200
@@ -151,7 +153,7 @@ def read_model_folder(
 
     Args:
         folder: path of the folder.
-        name: that of the model on the Hub. Optional.
+        name: name of the model on the Hub, if it is known. Optional.
         weights, arithmetic: as in `import_model`.
 
     Raises:
@@ -197,43 +199,48 @@ def build_model(read: ForeignModel, precision: str = "float32") -> Transformer:
     terminal, a bar shows how many are made.
 
     Args:
-        read: the model. Its arrays are removed while they are read.
+        read: the model. Each array is removed from it when its weight is made.
         precision: as in `import_model`.
     """
-    left = {part.path: (name, part.axes) for name, part in arrays_of(read.config).items()}
+    # By the path of the weight; entries are removed when their weights are made.
+    unused = {part.path: (name, part.axes) for name, part in arrays_of(read.config).items()}
 
-    def value(path, shape, dtype):
-        name, axes = left.pop(path)
+    def initial_value(path, shape, dtype):
+        name, axes = unused.pop(path)
         advance()
         return _tensor_of(read.arrays.pop(name), axes, dtype)
 
     try:
         # Keras makes the variables at the end of the scope.
-        with count_bar(len(left), "arrays") as advance, keras.StatelessScope():
+        with count_bar(len(unused), "arrays") as advance, keras.StatelessScope():
             model = Transformer(read.config, dtype=precision)
             for variable in model.weights:
-                variable._initializer = functools.partial(value, variable.path)
+                variable._initializer = functools.partial(initial_value, variable.path)
     except BaseException:
-        keras.utils.clear_session()  # the next scope would make the variables that are left
+        keras.utils.clear_session()  # else the next scope would make the remaining variables
         raise
-    if left:  # another Keras, which makes its variables in another way
-        raise RuntimeError(f"Weights were not assigned: {', '.join(left)}.")
+    if unused:  # another Keras, which makes its variables in another way
+        raise RuntimeError(f"Weights were not assigned: {', '.join(unused)}.")
     return model
 
 
 def _tensor_of(array, axes, dtype):
-    """Returns a weight as a tensor; see `weight_of`.
+    """Returns a weight as a tensor.
 
-    A list of arrays is one, whose rows are those of all.
+    Args:
+        array: an array of `ForeignModel`, or a list of arrays whose rows follow each other.
+        axes: as in `Part`.
+        dtype: `"float32"` or `"bfloat16"`.
     """
     parts = array if isinstance(array, list) else [array]
     axis = int(axes.startswith("D") and parts[0].ndim > 1)  # no block may cut the hidden dimension
     if dtype == "float32" or keras.config.backend() == "tensorflow":
-        # Backends copy an array once or twice to convert it, so that is done in blocks. JAX would
-        # concatenate those of bfloat16 in float32.
-        counts = [math.ceil(part.size / BLOCK_SIZE) for part in parts]
-        pairs = zip(parts, counts, strict=True)
-        parts = [block for part, count in pairs for block in np.array_split(part, count, axis)]
+        # Backends copy an array once or twice to convert it, so convert it in blocks. JAX would
+        # concatenate blocks of bfloat16 in float32.
+        blocks = []
+        for part in parts:
+            blocks += np.array_split(part, math.ceil(part.size / BLOCK_SIZE), axis)
+        parts = blocks
     tensors = [
         ops.convert_to_tensor(weight_of(part, axes).astype(dtype, copy=False)) for part in parts
     ]
@@ -241,6 +248,7 @@ def _tensor_of(array, axes, dtype):
 
 
 def _require_new(run):
+    """Raises a `ValueError` if the folder holds a run already."""
     run.check()
     if run.trained or run.owned_files():
         raise ValueError(
@@ -252,12 +260,12 @@ def _write_run(run, read, model, tokenizers):
     """Writes model, tokenizers, recipe and origin into a new folder; the model is the last."""
     with run.locked():
         _require_new(run)  # again, under the lock: another process may have written it
-        files = run.new_tokenizer_files(joint=len(tokenizers) == 1)
+        tokenizer_files = run.new_tokenizer_files(joint=len(tokenizers) == 1)
         others = run.origin_file, run.recipe_file, run.model_file
-        names = [*files, *map(model_file, files), *others]
-        run.add_owned_files(*(file.name for file in names))
+        owned = [*tokenizer_files, *map(model_file, tokenizer_files), *others]
+        run.add_owned_files(*(file.name for file in owned))
         try:
-            for tokenizer, file in zip(tokenizers, files, strict=True):
+            for tokenizer, file in zip(tokenizers, tokenizer_files, strict=True):
                 tokenizer.save(file)
             origin = json.dumps(read.origin, indent=2, ensure_ascii=False)
             write_text(run.origin_file, origin + "\n")
@@ -271,12 +279,16 @@ def _write_run(run, read, model, tokenizers):
 def recipe_of(read: ForeignModel, run: types.Path) -> Recipe:
     """Returns a recipe that fine-tunes the model, once the user names the files."""
     sizes = "vocabulary_size", "source_vocabulary_size"  # the tokenizers know them
-    fields = {n: v for n, v in read.config.to_dict().items() if n not in sizes and v is not None}
+    fields = {
+        name: value
+        for name, value in read.config.to_dict().items()
+        if name not in sizes and value is not None
+    }
     sides = ("source", "target")
-    names = [f"train.{read.origin[f'{side}_language'] or side}" for side in sides]
+    files = [f"train.{read.origin[f'{side}_language'] or side}" for side in sides]
     return Recipe.from_dict(
         {
-            "data": {"train": names, "max_length": LONGEST_SOURCE},
+            "data": {"train": files, "max_length": LONGEST_SOURCE},
             "vocabulary": {"size": read.config.vocabulary_size, "joint": len(read.tokenizers) == 1},
             "model": fields,
             "training": {"init_from": str(run), **FINE_TUNING},
@@ -287,7 +299,7 @@ def recipe_of(read: ForeignModel, run: types.Path) -> Recipe:
 
 @contextlib.contextmanager
 def _local(folder: types.Path) -> Iterator[Path]:
-    """Yields a folder with the files: the given one, or a temporary one."""
+    """Yields a folder with the files: the given one, or a temporary one of a zip or the Hub."""
     path = Path(folder)
     is_zip = path.is_file() and path.suffix == ".zip"
     if not (is_zip or _is_hub_name(folder)):
@@ -309,8 +321,8 @@ def _unpack(path, folder):
     with contextlib.ExitStack() as stack:
         with damaged(path):
             archive = stack.enter_context(zipfile.ZipFile(path))
-        members = {m: Path(m.filename).name for m in archive.infolist() if not m.is_dir()}
-        wanted = {m: name for m, name in members.items() if re.fullmatch(UNPACKED, name)}
+        names = {m: Path(m.filename).name for m in archive.infolist() if not m.is_dir()}
+        wanted = {m: name for m, name in names.items() if re.fullmatch(UNPACKED, name)}
         if len(set(wanted.values())) < len(wanted):
             raise ValueError(f"{path} must hold one model, but has files of the same name.")
         size = sum(member.file_size for member in wanted)
@@ -322,12 +334,13 @@ def _unpack(path, folder):
 
 
 def _is_hub_name(folder):
-    """Whether it is a name on the Hub; if its first part is a folder here, it is a path."""
+    """Whether a folder is a name on the Hub; if its first part exists here, it is a path."""
     name = str(folder)
     return re.fullmatch(HUB_NAME, name) and not Path(name.partition("/")[0]).exists()
 
 
 def _download(name, folder):
+    """Downloads a model of the Hub into a folder; raises if that is not possible."""
     try:
         import huggingface_hub
     except ImportError as error:

@@ -40,7 +40,11 @@ def read_tokenizer(folder: Path, vocabulary_size: int) -> tuple[Tokenizer, list[
 
     Args:
         folder: path of the folder.
-        vocabulary_size: that of the model.
+        vocabulary_size: number of ids of the model, which may be more than there are tokens.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file is damaged or does not fit the others.
     """
     content, proto = read_model(files.file_of(folder, MODEL_FILE))
     if files.has_file(folder, "vocab.json"):
@@ -78,9 +82,10 @@ def read_tokenizer(folder: Path, vocabulary_size: int) -> tuple[Tokenizer, list[
 
 
 def _nllb_ids(folder, proto):
-    """Returns `{token: id}`, and the ids of the languages by their codes.
+    """Returns `{token: id}`, and `{code: id}` of the languages.
 
-    SentencePiece's ids are one less: its first three pieces are special ones.
+    The ids of pieces are those of SentencePiece plus 1: its first three pieces are special ones,
+    for which there are four here.
     """
     pieces = [piece.piece for piece in proto.pieces][3:]
     codes = _stated_languages(folder, r"([a-z]{3}_[A-Z][a-z]{3})") or languages.NLLB_200
@@ -92,7 +97,7 @@ def _nllb_ids(folder, proto):
 
 
 def _m2m_100_ids(folder, proto):
-    """As `_nllb_ids`, by the table `vocab.json`; and a line on pieces that it lacks."""
+    """As `_nllb_ids`, by the table `vocab.json`; also returns lines on pieces that it lacks."""
     path = files.file_of(folder, "vocab.json")
     ids = files.read_mapping(path)
     is_valid = all(type(i) is int for i in ids.values())
@@ -103,16 +108,21 @@ def _m2m_100_ids(folder, proto):
     lost = [p.piece for p in proto.pieces if p.type == NORMAL and p.piece not in ids]
     notes = []
     if lost:
-        shown = ", ".join(lost[:3])
-        count = f"{len(lost):,} pieces of {MODEL_FILE} are not in {path.name}"
-        notes = [f"{count}, and become unknown, such as {shown}"]
+        notes.append(
+            f"{len(lost):,} pieces of {MODEL_FILE} are not in {path.name}, and become unknown, "
+            f"such as {', '.join(lost[:3])}"
+        )
     return ids | {f"__{code}__": i for code, i in language_ids.items()}, language_ids, notes
 
 
 def _stated_languages(folder, pattern):
-    """Returns the codes that the files of the tokenizer list, in the order of their ids, if any.
+    """Returns the codes that the files of the tokenizer list, in the order of their ids.
 
-    Versions of `transformers` list them in different places.
+    `[]` if they list none. Versions of `transformers` list them in different places.
+
+    Args:
+        folder: path of the folder.
+        pattern: regular expression of a token, whose group is the code.
     """
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         stated = files.read_optional(folder, name)

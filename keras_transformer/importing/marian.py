@@ -1,4 +1,4 @@
-"""Marian's names of the parts of a Transformer, and the checks of both forms of its models.
+"""Marian's names of the parts of a Transformer, and checks of foreign models.
 
 Their arrays get the layout of this package here.
 """
@@ -18,7 +18,7 @@ from keras_transformer.models.config import TransformerConfig
 
 SIZES = "hidden_dim intermediate_dim num_heads num_encoder_layers num_decoder_layers".split()
 PAD, END, UNK = "<pad>", "</s>", "<unk>"
-# Their name of an activation -> Keras's.
+# {name of an activation in the files: Keras's}.
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"}
 # What a program computes that its files do not say: {program: fields of the config}.
 ARITHMETIC: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     """An array of the model.
 
     Attributes:
-        hub: its name on the Hub.
+        hub: its name on the Hub; empty if the name is not fixed.
         path: its path in a `Transformer`.
         axes: a letter for the size of each axis: D for the hidden dimension, K for that of all
             heads, F for the intermediate one, S and V for the vocabularies of source and target.
@@ -66,7 +66,7 @@ for theirs, hub, ours in (
     path = f"{ours}_residual/layer_norm"
     BLOCK[f"{theirs}_ln_scale"] = Part(f"{hub}_layer_norm.weight", f"{path}/gamma", "D")
     BLOCK[f"{theirs}_ln_bias"] = Part(f"{hub}_layer_norm.bias", f"{path}/beta", "D")
-# Beginning of the names of a layer's arrays, of one side: Marian's or the Hub's.
+# How the names of a layer's arrays begin, Marian's or the Hub's; `{}` is the side.
 LAYER = r"(?:model\.)?{}(?:_l|\.layers\.)([0-9]+)[_.]"
 OUTPUT_BIAS, OUTPUT_KERNEL = "decoder_ff_logit_out_b", "decoder_ff_logit_out_W"
 NOT_STATED = "not stated"
@@ -79,7 +79,7 @@ OPUS_MT = (
 
 
 def arrays_of(config: TransformerConfig) -> dict[str, Part]:
-    """Returns the arrays of a model by Marian's names. `hub` is empty if it has no fixed name."""
+    """Returns the parts of a model by Marian's names."""
     if config.tie_embeddings == "all":
         parts = {"Wemb": Part("", "encoder/embedding/embeddings", "VD")}
     else:
@@ -98,41 +98,39 @@ def arrays_of(config: TransformerConfig) -> dict[str, Part]:
             parts[f"{side}_top_ln_bias"] = Part(f"{hub}.bias", f"{ours}/beta", "D")
         for index in range(getattr(config, f"num_{side}_layers")):
             hub, ours = f"model.{side}.layers.{index}", f"{side}/block_{index}"
-            parts |= {
-                f"{side}_l{index + 1}_{name}": Part(
-                    f"{hub}.{part.hub}", f"{ours}/{part.path}", part.axes
-                )
-                for name, part in BLOCK.items()
-                if side == "decoder" or not name.startswith("context")
-            }
+            for name, part in BLOCK.items():
+                if side == "decoder" or not name.startswith("context"):
+                    parts[f"{side}_l{index + 1}_{name}"] = Part(
+                        f"{hub}.{part.hub}", f"{ours}/{part.path}", part.axes
+                    )
     return parts
 
 
 def weight_of(array: np.ndarray, axes: str) -> np.ndarray:
-    """Returns an array of a model that was read as float32, in the order of our positions.
+    """Returns an array of a foreign model in float32, its hidden dimensions in our order.
 
     Args:
-        array: of any float dtype, in the files' order of the hidden dimensions.
+        array: array of any float dtype, its hidden dimensions in the order of the files.
         axes: as in `Part`.
     """
     if "D" not in axes:
         return array.astype("float32")
-    # Theirs are all sines, then all cosines, at our frequencies; ours alternate.
+    # The order is that of the positions: theirs are all sines, then all cosines; ours alternate.
     axis = axes.index("D")
     pairs = np.stack(np.split(array, 2, axis), axis + 1, dtype="float32")  # no other copy is made
     return np.ascontiguousarray(pairs.reshape(array.shape))
 
 
 def config_of(path, tokenizers, sizes, names, **fields):
-    """Returns the config. `names` are those of the arrays, which tell the number of layers.
+    """Returns the config; raises unless the arrays have as many layers as the options state.
 
-    Nothing of a size that the file of the options claims is made before the arrays confirm it.
+    This is checked first, so that no wrong number makes anything large.
 
     Args:
-        path: to show in errors.
+        path: path of the file with the options, for errors.
         tokenizers: as in `ForeignModel`.
-        sizes: the values of `SIZES` that the model says.
-        names: of the arrays.
+        sizes: the values of `SIZES` that the options state.
+        names: names of the arrays, Marian's or the Hub's.
         **fields: other fields of the config.
     """
     sizes = checked_sizes(sizes, names, path)
@@ -159,7 +157,7 @@ def checked_sizes(values, names, path):
     """Returns the values of `SIZES` by their names; raises unless the arrays have as many layers.
 
     Args:
-        values: those that the model says.
+        values: those that the options state.
         names, path: as in `config_of`.
     """
     sizes = dict(zip(SIZES, values, strict=True))
@@ -174,6 +172,13 @@ def checked_sizes(values, names, path):
 
 
 def check_options(settings, options, path):
+    """Raises a `ValueError` unless the settings have values that this package supports.
+
+    Args:
+        settings: dict of the settings.
+        options: `Options`.
+        path: path of the file of the settings, for errors.
+    """
     for name, (default, allowed) in options.items():
         value = settings.get(name, default)
         if value not in allowed:
@@ -185,18 +190,27 @@ def check_options(settings, options, path):
 
 
 def checked_arrays(arrays, config, path, names=None):
-    """Returns all arrays of the model in their shapes; raises if there are others, or NaN.
+    """Returns all arrays of the model in their shapes.
+
+    Raises a `ValueError` if one is missing, unknown, of another size, or not finite.
 
     Args:
-        arrays: arrays by Marian's names, kernels `(in, out)`, of any float dtype.
+        arrays: arrays by Marian's names, kernels `(in, out)`, of any float dtype. A missing bias of
+            the logits is added, with zeros.
+        config: `TransformerConfig`.
+        path: path of the file, for errors.
         names: names to show in errors, by Marian's names. Optional.
     """
-    # Without a bias, nothing is added to the logits.
     if config.output_bias:
         arrays.setdefault(OUTPUT_BIAS, np.zeros(config.vocabulary_size, "float32"))
-    width, inner, size = config.hidden_dim, config.intermediate_dim, config.vocabulary_size
-    sizes = {"D": width, "K": width, "F": inner, "V": size, "S": config.source_vocabulary_size}
-    expected = {n: tuple(map(sizes.get, part.axes)) for n, part in arrays_of(config).items()}
+    sizes = {
+        "D": config.hidden_dim,
+        "K": config.hidden_dim,
+        "F": config.intermediate_dim,
+        "V": config.vocabulary_size,
+        "S": config.source_vocabulary_size,
+    }
+    expected = {name: tuple(map(sizes.get, part.axes)) for name, part in arrays_of(config).items()}
     shown = {name: (names or {}).get(name, name) for name in (*expected, *arrays)}
     missing = [shown[name] for name in expected if name not in arrays]
     foreign = [name for name in arrays if name not in expected]
@@ -218,8 +232,15 @@ def checked_arrays(arrays, config, path, names=None):
 
 
 def check_counts(counts, vocabularies, path):
-    """Raises a `ValueError` unless the vocabularies have the numbers of tokens of the model."""
-    if counts != (expected := [len(vocabulary) for vocabulary in vocabularies]):
+    """Raises a `ValueError` unless the vocabularies have as many tokens as the model.
+
+    Args:
+        counts: numbers of tokens of source and target in the options of the model.
+        vocabularies: `{piece: id}` of source and target.
+        path: path of the file of the options, for errors.
+    """
+    expected = [len(vocabulary) for vocabulary in vocabularies]
+    if counts != expected:
         raise ValueError(
             f"{path} and the vocabulary must have the same number of tokens. Received: "
             f"{reprlib.repr(counts)} in the model, {expected} in the vocabulary, padding included"
@@ -237,7 +258,10 @@ def tokenizers_of(models, vocabularies):
 
 
 def sentencepiece_models(folder, vocabularies):
-    """Returns the models of both sides; raises unless most pieces are in the vocabulary."""
+    """Returns the contents of the files of SentencePiece of both sides.
+
+    Raises a `ValueError` if less than half of the pieces of one are in its vocabulary.
+    """
     if has_file(folder, "source.bpe") and not has_file(folder, "source.spm"):
         raise ValueError(
             f"{folder} has `source.bpe`, an older kind of vocabulary that needs a tokenizer of its "
@@ -258,14 +282,20 @@ def sentencepiece_models(folder, vocabularies):
 
 
 def without_equal(settings, usual, path):
-    """Returns a line that names the settings of a search that ours cannot follow, if any."""
+    """Returns a list with a line on the settings that our search cannot follow; `[]` if none.
+
+    Args:
+        settings: dict of the settings.
+        usual: {name of a setting that ours lacks: value at which it changes nothing}.
+        path: path of the file of the settings, for the line.
+    """
     differing = [name for name in usual if settings.get(name) not in (usual[name], None)]
     listed = ", ".join(f"{name}={reprlib.repr(settings[name])}" for name in differing)
     return [f"{path.name}: our search has no equal of {listed}"] if differing else []
 
 
 def name_of(folder):
-    """Name of the folder; in the Hub's cache, where it is a revision, that of the model."""
+    """Returns the name of a folder; in the Hub's cache, where it is a revision, the model's."""
     folder = folder.resolve()
     if folder.parent.name != "snapshots":
         return folder.name
@@ -278,7 +308,15 @@ def read_stated(folder, name):
 
 
 def origin_of(folder, name, form, languages):
-    """Where the model is from, for `model_card.json`: what its files and its name say."""
+    """Returns `ForeignModel.origin`: where the model is from, as its files and its name say.
+
+    Args:
+        folder: path of the folder.
+        name: name of the model.
+        form: `"hub"` or `"marian"`.
+        languages: codes of source and target that the files state, or `None`: then the name may
+            tell them.
+    """
     match = re.search(r"opus-mt(?:-[a-z]+)*-([a-z]{2,3})-([a-z]{2,3})(?:@.*)?$", name)
     guesses = match.groups() if match else (None, None)
     codes = [

@@ -46,19 +46,21 @@ def arithmetic_of(
 ) -> tuple[str, str]:
     """Returns whose arithmetic the weights need, `"marian"` or `"transformers"`, and why.
 
-    Helsinki converted weights that Marian trained; others trained or fine-tuned weights with
-    `transformers`, whose positions differ. The files look alike, so what they tell of their way
-    decides.
+    The University of Helsinki converted weights that Marian trained; others trained or fine-tuned
+    weights with `transformers`, whose positions differ. The weights do not show which, so what the
+    files say about their origin decides.
 
     Args:
-        name: on the Hub, or of the folder.
-        config: `config.json`. What `transformers` saves again names the model that it loaded.
-        tokenizer: `tokenizer_config.json`.
-        readme: `README.md`.
+        name: name on the Hub, or of the folder.
+        config: contents of `config.json`. If `transformers` saved it, it names the model that was
+            loaded before.
+        tokenizer: contents of `tokenizer_config.json`.
+        readme: text of `README.md`.
     """
     loaded, converted = str(config.get("_name_or_path") or ""), str(tokenizer.get("name_or_path"))
     weights = re.search(r"(OPUS|Tatoeba)-MT-models/\S+\.zip", readme)
-    rows = (
+    # (whether it holds, program, why): the first that holds decides.
+    clues = (
         (name.startswith(HELSINKI_NAME), "marian", f"{name} was converted by Helsinki"),
         (re.search("^base_model:", readme, re.M), "transformers", "README.md has a `base_model`"),
         (loaded.startswith("/tmp/" + HELSINKI_NAME), "marian", f"Helsinki converted {loaded}"),
@@ -68,7 +70,7 @@ def arithmetic_of(
         ("transformers_version" not in config, "marian", "config.json is as the first conversions"),
         (True, "transformers", "nothing says that Marian's weights were converted"),
     )
-    return next((kind, why) for holds, kind, why in rows if holds)
+    return next((program, why) for holds, program, why in clues if holds)
 
 
 def _hub_vocabulary(folder):

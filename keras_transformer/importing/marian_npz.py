@@ -18,7 +18,7 @@ LACKING = (
     "transformer-disable-position-embeddings transformer-no-affine transformer-no-bias "
     "transformer-no-projection transformer-pool right-left ulr"
 ).split()
-# Options that this architecture needs: {name: (value if it is missing, values that it can hold)}.
+# {option: (its value if it is missing, the values that this package supports)}.
 # "d" is dropout. Marian 1.12 reads "transformer-train-position-embeddings" under another name, so
 # its Transformers have sinusoids in any case.
 MARIAN_OPTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -42,12 +42,22 @@ SIZES = "dim-emb transformer-dim-ffn transformer-heads enc-depth dec-depth".spli
 LAST_SWISH_GELU, GELU = (1, 12, 0), 1.702
 # Settings of Marian's search that ours lacks, with the value at which they change nothing.
 WITHOUT_EQUAL = {"word-penalty": 0, "output-sampling": [], "shortlist": []}
-# Arrays with a row or a column for each token: {name: (axis of the tokens, 1 if of the target)}.
+# Arrays with a row or a column for each token: {name: (axis of the tokens, 0: source, 1: target)}.
 OF_TOKENS = {"encoder_Wemb": (0, 0), "decoder_Wemb": (0, 1), "Wemb": (0, 1)}
 OF_TOKENS |= {OUTPUT_BIAS: (1, 1), OUTPUT_KERNEL: (1, 1)}
 
 
 def read_npz(folder, weights=None, arithmetic="marian"):
+    """Returns the `ForeignModel` of a folder in Marian's own form.
+
+    Args:
+        folder: path of the folder.
+        weights: name of the `*.npz`, if there are several. Optional.
+        arithmetic: program whose arithmetic the weights need, a key of `marian.ARITHMETIC`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_model_folder`.
+    """
     decoder, decoder_path = _decoder_settings(folder, weights)
     path = _weights_file(folder, files.names_in(decoder, "models", decoder_path), weights)
     stored = files.read_npz_file(path)
@@ -56,18 +66,21 @@ def read_npz(folder, weights=None, arithmetic="marian"):
     is_pre_norm = settings.get("transformer-preprocess") == "n"
     marian.check_options(settings, PRE_NORM if is_pre_norm else POST_NORM, path)
     vocabularies, models = _vocabularies(folder, files.names_in(decoder, "vocabs", decoder_path))
-    fields = {**marian.ARITHMETIC[arithmetic], "normalize_first": is_pre_norm, "dropout": 0.1}
-    fields["output_bias"] = True
-    fields["tie_embeddings"] = _take_embeddings(settings, stored, vocabularies, path)
-    fields["activation"] = marian.ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")]
-    counts, sizes = settings.get("dim-vocabs"), map(settings.get, SIZES)
+    fields = {
+        **marian.ARITHMETIC[arithmetic],
+        "normalize_first": is_pre_norm,
+        "dropout": 0.1,
+        "output_bias": True,
+        "tie_embeddings": _take_embeddings(settings, stored, vocabularies, path),
+        "activation": marian.ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
+    }
+    counts = settings.get("dim-vocabs")
     if not isinstance(counts, list) or not all(type(count) is int for count in counts):
         raise ValueError(f"{path}: `dim-vocabs` must be two numbers. Received: {counts}")
-    counts = [count + 1 for count in counts]  # and padding
     vocabularies = _take_tokens(vocabularies, stored)
-    marian.check_counts(counts, vocabularies, path)
+    marian.check_counts([count + 1 for count in counts], vocabularies, path)  # with padding
     tokenizers = marian.tokenizers_of(models, vocabularies)
-    config = marian.config_of(path, tokenizers, sizes, stored, **fields)
+    config = marian.config_of(path, tokenizers, map(settings.get, SIZES), stored, **fields)
     stored = {name.removesuffix("_pre"): array for name, array in stored.items()}
     arrays = marian.checked_arrays(stored, config, path)
     if config.activation == "gelu" and _version(settings) <= LAST_SWISH_GELU:
@@ -80,7 +93,13 @@ def read_npz(folder, weights=None, arithmetic="marian"):
 
 
 def _weights_file(folder, named, weights):
-    """Returns the path of the arrays: of `weights`, else of `decoder.yml`, else the only one."""
+    """Returns the path of the `*.npz`: `weights`, else the `named` one, else the only one.
+
+    Args:
+        folder: path of the folder.
+        named: names in `decoder.yml`.
+        weights: name that the user chose, or `None`.
+    """
     present = sorted(p.name for p in folder.glob("*.npz") if not p.match("*.optimizer.npz"))
     names = {weights or Path(name).name for name in named or present}
     if len(names) != 1 or weights not in (None, *present):
@@ -92,16 +111,23 @@ def _weights_file(folder, named, weights):
 
 
 def _decoder_settings(folder, weights):
-    """Returns the settings in `decoder.yml`, or in the one of the weights, and its path."""
-    names = [n for n in (f"{weights}.decoder.yml", "decoder.yml") if files.has_file(folder, n)]
-    if not names and any(folder.glob("*.decoder.yml")):
-        names = [files.one_file(folder, "*.decoder.yml").name]
-    name = names[0] if names else "decoder.yml"
+    """Returns the settings of the search, `{}` if there are none, and the path of their file.
+
+    It is `<weights>.decoder.yml`, else `decoder.yml`, else the only `*.decoder.yml`.
+    """
+    name = "decoder.yml"
+    if files.has_file(folder, f"{weights}.decoder.yml"):
+        name = f"{weights}.decoder.yml"
+    elif not files.has_file(folder, name) and any(folder.glob("*.decoder.yml")):
+        name = files.one_file(folder, "*.decoder.yml").name
     return files.read_optional(folder, name), folder / name
 
 
 def _vocabularies(folder, names):
-    """Returns vocabularies, with padding, and SentencePiece models of source and target."""
+    """Returns the vocabularies of source and target, with padding, and their SentencePiece models.
+
+    Equal vocabularies are one object. `names` are those of the files in `decoder.yml`, if any.
+    """
     paths = [files.file_of(folder, Path(name).name) for name in names]
     paths = paths or [files.one_file(folder, "*vocab.yml*")]
     source, target = (_read_vocabulary(path) for path in (paths[0], paths[-1]))
@@ -112,6 +138,7 @@ def _vocabularies(folder, names):
 
 
 def _read_vocabulary(path):
+    """Returns `{piece: id}` of a file. Padding is the last piece, unless the file has it."""
     if path.suffix == ".spm":
         vocabulary = {piece.piece: i for i, piece in enumerate(read_model(path)[1].pieces)}
     else:
@@ -121,7 +148,10 @@ def _read_vocabulary(path):
 
 
 def _take_embeddings(settings, stored, vocabularies, path):
-    """Returns which embeddings share a matrix; copies that of both sides, unless all share it."""
+    """Returns `tie_embeddings` of the config, and gives the arrays in `stored` its names.
+
+    A matrix of both sides, which the output does not share, gets the names of both.
+    """
     is_all, is_source, is_target = (settings.get(name, False) for name in TIED)
     is_all = is_all or (is_source and is_target)
     if is_all and vocabularies[0] is not vocabularies[1]:
@@ -134,10 +164,10 @@ def _take_embeddings(settings, stored, vocabularies, path):
 
 
 def _take_tokens(vocabularies, stored):
-    """Returns the vocabularies in our order, and adds padding to the arrays of `OF_TOKENS`.
+    """Returns the vocabularies in our order; adds padding to the arrays of `OF_TOKENS` in `stored`.
 
     Marian starts the decoder with an embedding of zeros and has no padding. We give this embedding
-    to padding, the start token, as `transformers` does. It is the last token of a shared
+    to padding, the start token, as `transformers` does. Padding is the last token of a shared
     vocabulary. Two vocabularies begin with the special tokens, because these need the same ids on
     both sides.
     """
@@ -151,12 +181,13 @@ def _take_tokens(vocabularies, stored):
 
 
 def _version(settings):
+    """Returns the version of Marian that trained the model, `(0, 0, 0)` if it is not stated."""
     match = re.match(r"v?(\d+)\.(\d+)\.(\d+)", str(settings.get("version")))
     return tuple(map(int, match.groups())) if match else (0, 0, 0)
 
 
 def _scale_gelu(arrays):
-    """Scales both projections, because x * sigmoid(1.702 x) = silu(1.702 x) / 1.702."""
+    """Scales both projections, so that silu is Marian's gelu: x * sigmoid(c x) = silu(c x) / c."""
     for name in arrays:
         if name.endswith(("_ffn_W1", "_ffn_b1")):
             arrays[name] = arrays[name].astype("float32") * GELU
@@ -169,9 +200,10 @@ def _search(decoder, vocabulary, path):
     power, factor = decoder.get("normalize", 0), decoder.get("max-length-factor", 3)
     if not (isinstance(factor, int | float) and 0 <= factor <= 1000):
         raise ValueError(f"{path}: `max-length-factor` must be 0 to 1000. Received: {factor!r}")
+    penalty = {"length_penalty": "mean", "alpha": power} if power else {"length_penalty": None}
     return {
         "beam_size": decoder.get("beam-size", 12),
-        **({"length_penalty": "mean", "alpha": power} if power else {"length_penalty": None}),
+        **penalty,
         "length_ratio": factor,
         "extra_length": math.ceil(factor),  # our ratio does not count the end token
         "suppressed_tokens": () if decoder.get("allow-unk") else (vocabulary[UNK],),
@@ -179,6 +211,7 @@ def _search(decoder, vocabulary, path):
 
 
 def _model_yaml(stored, path):
+    """Removes the options of the training from `stored` and returns them."""
     text = stored.pop("special:model.yml", None)
     settings = None if text is None else files.parse_yaml(text.tobytes().rstrip(b"\0"), path)
     if not isinstance(settings, dict):

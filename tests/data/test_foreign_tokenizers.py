@@ -12,7 +12,7 @@ import sentencepiece
 from tokenizer_agreement import train_sentencepiece
 
 import keras_transformer as kt
-from keras_transformer.data import Tokenizer, TokenizerLike
+from keras_transformer.data import SentencePieces, Tokenizer, TokenizerLike
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.runs.doctor import check_tokenizer
 from tests.builders import randomize
@@ -219,3 +219,10 @@ def test_ids_without_a_piece_have_no_text(model):
 def test_special_tokens_without_an_id_of_their_own_are_refused(model, options, named):
     with pytest.raises(ValueError, match=named):
         Tokenizer.from_sentencepiece(model, **options)
+
+
+def test_dropped_pieces_may_be_an_iterator():
+    model = train(SOURCES)
+    pieces = pieces_of(model)[3:5]
+    read = SentencePieces(model, "sentencepiece", dropped_pieces=iter(pieces))
+    assert read.rules["dropped_pieces"] == pieces and read.decode([pieces]) == [""]

@@ -295,6 +295,14 @@ HUB = {
         put("model.encoder.embed_tokens.weight", 7.0, SHARED),
         f"{SHARED} and model.encoder.embed_tokens.weight must be equal",
     ),
+    "embeddings by the decoder's name": (
+        tensors(lambda s: s.update({"model.decoder.embed_tokens.weight": s.pop(SHARED)})),
+        same,
+    ),
+    "no embeddings but the output": (
+        tensors(lambda stored: stored.update({HEAD: stored.pop(SHARED)})),
+        f"lacks arrays.*{SHARED}",
+    ),
     "lacking": (tensors(lambda stored: stored.pop(FFN)), f"lacks arrays.*{FFN}"),
     "another": (put("model.more.weight", 0.0), "has unknown arrays.*model.more.weight"),
     "truncated": (cut(WEIGHTS), "model.safetensors is damaged"),
