@@ -31,12 +31,14 @@ def load_translator(
 
     Raises:
         FileNotFoundError: if there is no trained run, and no exported folder.
-        ValueError: if an argument belongs to another kind of folder, or the engine does not have a
-            setting.
+        ValueError: if there is no path, an argument belongs to another kind of folder, or the
+            engine does not have a setting.
 
     Example: `load_translator("ct2")(["twenty-one"])`.
     """
     paths = [Path(path)] if isinstance(path, str | os.PathLike) else [*map(Path, path)]
+    if not paths:
+        raise ValueError("`path` must name a folder. Received: path=[]")
     kinds = {kind_of(path) for path in paths}
     of_runs = {"model": model, "dtype": dtype}
     of_ctranslate2 = {"device": None if device == "cpu" else device}
