@@ -176,7 +176,7 @@ def paired_bootstrap(
 
     scores: Any
     translations, streams = _checked_lists(hypotheses, references)
-    baseline_lines, _ = _checked_lists(baseline, streams)
+    baseline_lines, _ = _checked_lists(baseline, streams, "baseline")
     scorers = {metric: _make_scorer(metric, tokenized, lowercase)}
     systems = [("baseline", baseline_lines), ("system", translations)]
     signatures, scores = PairedTest(systems, scorers, streams, test_type="bs")()
@@ -404,23 +404,28 @@ def _make_scorer(metric, tokenized, lowercase):
     return make(tokenized, lowercase)
 
 
-def _checked_lists(hypotheses, references):
-    """Returns the translations, and a list of lists of references; a missing one is `None`."""
-    for name, lines in (("hypotheses", hypotheses), ("references", references)):
+def _checked_lists(hypotheses, references, name="hypotheses"):
+    """Returns the translations, and a list of lists of references; a missing one is `None`.
+
+    `name` is that of the argument with the translations, for errors.
+    """
+    for argument, lines in ((name, hypotheses), ("references", references)):
         if isinstance(lines, str | bytes | Mapping):
-            raise ValueError(f"`{name}` must be a list of lines. Received: {name}={lines!r}")
+            raise ValueError(
+                f"`{argument}` must be a list of lines. Received: {argument}={lines!r}"
+            )
     hypotheses, references = list(hypotheses), list(references)
     has_several = references and not isinstance(references[0], str)
     streams = [list(stream) for stream in references] if has_several else [references]
     for stream in streams:
         if len(hypotheses) != len(stream):
             raise ValueError(
-                "`hypotheses` and `references` must have equal length. "
-                f"Received: {len(hypotheses)} hypotheses, {len(stream)} references"
+                f"`{name}` and `references` must have equal length. "
+                f"Received: {len(hypotheses)} {name}, {len(stream)} references"
             )
     if not hypotheses:
-        raise ValueError("`hypotheses` must hold at least one line. Received: hypotheses=[]")
-    _require_strings("hypotheses", hypotheses, str)
+        raise ValueError(f"`{name}` must hold at least one line. Received: {name}=[]")
+    _require_strings(name, hypotheses, str)
     for stream in streams:
         # A line may lack some of several references.
         _require_strings("references", stream, str | None if has_several else str)
