@@ -1,6 +1,6 @@
 """Atomic writes: readers see the old file or folder, or the whole new one, never a part.
 
-While a folder is replaced, there is none for a moment. Pure Python.
+While a folder is replaced, its path does not exist for a moment. Pure Python.
 """
 
 import contextlib
@@ -82,10 +82,10 @@ def write_text(path: Path, text: str, *, unique: bool = False) -> None:
 def atomic_folder(path: Path) -> Iterator[pathlib.Path]:
     """Yields a new folder to write into, and moves it to `path` at the end, flushed to disk.
 
-    A folder that was at `path` is renamed first, and deleted then; it is at `path` again after an
-    exception. A process that is killed between the two renames leaves none there:
-    `restore_folder` moves the old one back. What a killed process has written is in a folder
-    `.NAME-XXXXXXXX` beside `path`, which nothing deletes.
+    An old folder at `path` is first renamed, then the new one gets its name, then the old one is
+    deleted. After an exception the old one is at `path` again. If the process is killed between the
+    two renames, there is no folder at `path`, and `restore_folder` moves the old one back. What a
+    killed process has written stays in a folder `.NAME-XXXXXXXX` beside `path`; nothing deletes it.
 
     Args:
         path: path of the folder. Missing folders above it are created. If it is a symbolic link,
@@ -97,7 +97,7 @@ def atomic_folder(path: Path) -> Iterator[pathlib.Path]:
     place = restore_folder(path)
     with named_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Beside `path`, on the same file system.
+        # Beside `path`: a rename works only within one file system.
         staging = pathlib.Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}-"))
     new = staging / NEW
     try:
@@ -141,14 +141,15 @@ def restore_folder(path: Path) -> pathlib.Path:
 def _moved_folder(place):
     """Returns where a killed process has moved the folder that was at `place`, or `None`."""
     for staging in place.parent.glob(f".{glob.escape(place.name)}-{'?' * SUFFIX_LENGTH}"):
-        # With a new folder, the process was killed before the second rename.
-        if (staging / NEW).is_dir() and (moved := sorted(staging.glob("old*"))):
-            return moved[-1]
+        old_folders = sorted(staging.glob("old*"))
+        # The new folder is still there: the process was killed before the second rename.
+        if old_folders and (staging / NEW).is_dir():
+            return old_folders[-1]
     return None
 
 
 def _replace_folder(new, path):
-    """Renames a complete folder to `path`, and a folder that is there to one beside `new`."""
+    """Renames the complete folder `new` to `path`; moves a folder at `path` beside `new` first."""
     for file in new.rglob("*"):
         if file.is_file():
             with open(file, "rb+") as opened:
@@ -158,7 +159,7 @@ def _replace_folder(new, path):
             os.rename(new, path)
             break
         except OSError as error:
-            # `path` holds a folder, again if another process has exported or restored one.
+            # There is a folder at `path`: the old one, or one of another process since.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         with contextlib.suppress(FileNotFoundError):  # another process was quicker

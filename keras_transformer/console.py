@@ -22,28 +22,32 @@ def is_interactive() -> bool:
 
 @contextlib.contextmanager
 def progress_bar(columns: Sequence[Any], is_shown: bool) -> Iterator[Any]:
-    """Yields a `rich.progress.Progress`, which is removed at its end.
+    """Yields a `rich.progress.Progress`, which disappears when the block ends.
 
     Args:
-        columns: of `rich.progress`.
+        columns: columns of `rich.progress`.
         is_shown: whether to show it; see `is_interactive`.
     """
     from rich import progress
 
-    # A file or a pipe keeps its own output.
-    options: Any = {"transient": True, "redirect_stdout": sys.stdout.isatty(), "console": console}
-    bar = progress.Progress(*columns, disable=not is_shown, **options)
-    # rich before 14.1 ends also a bar that is disabled, with an empty line.
+    bar = progress.Progress(
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # else rich takes what goes to a file or a pipe
+        disable=not is_shown,
+    )
+    # At the end of a disabled bar, rich before 14.1 prints an empty line.
     with bar if is_shown else contextlib.nullcontext():
         yield bar
 
 
 @contextlib.contextmanager
 def count_bar(total: int, unit: str) -> Iterator[Callable[[], None]]:
-    """Shows how many of `total` things are done; nothing elsewhere than on a terminal.
+    """Shows on a terminal how many of `total` things are done; elsewhere it shows nothing.
 
     Yields:
-        the function to call after each.
+        a function to call, without arguments, each time that one of them is done.
     """
     from rich import progress
 

@@ -5,7 +5,7 @@ import math
 import os
 from pathlib import Path
 
-# The quota and the period of a container, in the files of both versions of control groups.
+# Files with the quota and the period of a container, for control groups of version 2 and 1.
 CGROUPS = Path("/sys/fs/cgroup")
 QUOTAS = ("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
 
@@ -19,8 +19,8 @@ def usable_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     for names in QUOTAS:
         with contextlib.suppress(OSError, ValueError):  # no such file, or no quota: "max"
-            quota, period = map(
-                int, " ".join((CGROUPS / n).read_text("utf-8") for n in names).split()
-            )
-            cores = min(cores, math.ceil(quota / period)) if quota > 0 else cores
+            text = " ".join((CGROUPS / name).read_text("utf-8") for name in names)
+            quota, period = map(int, text.split())
+            if quota > 0:  # version 1 has -1 for no quota
+                cores = min(cores, math.ceil(quota / period))
     return cores

@@ -44,8 +44,8 @@ class Comparison:
     Attributes:
         score: float, score of the system.
         baseline: float, score of the baseline.
-        p_value: float: how often chance alone makes a difference of this size. Usually a difference
-            is believed below 0.05.
+        p_value: float: how probable a difference of at least this size is by chance alone. Below
+            0.05, a difference is usually taken to be real.
         signature: sacreBLEU's signature, with the number of samples.
         name: name of the score.
         more_is_better: whether the higher score is the better one.
@@ -92,14 +92,15 @@ def score(
 ) -> Score:
     """Corpus score by the name of its metric.
 
-    `"wer"` is the percentage of the lines whose tokens, between white space, are those of none of
-    their references: the word error rate of tasks whose lines are words, such as pronunciation.
+    `"wer"` is the percentage of the lines whose tokens, between white space, differ from those of
+    every reference: the word error rate of tasks whose lines are words, such as pronunciation.
     `"per"` and `"cer"` are edits (symbols to insert, delete or replace) per 100 symbols of the
-    references; a symbol is a token between white space for `"per"` (a phone, or a word), and a
-    character, also white space inside the line, for `"cer"`.
-    The reference with the fewest edits counts, the longest one of several. Edits and symbols are
-    summed over the lines before they are divided, so a score can exceed 100. References without a
-    symbol count as one symbol.
+    references. For `"per"`, a symbol is a token between white space (a phone, or a word); for
+    `"cer"`, it is a character, also white space inside the line.
+    Of several references of a line, the one with the fewest edits counts; if several have as few,
+    the longest. Edits and symbols are summed over the lines before they are divided; edits may be
+    more than symbols, so a score can exceed 100. If the references hold no symbol at all, the edits
+    are divided by one symbol.
 
     Args:
         metric: `"bleu"`, `"chrf"`, `"wer"`, `"per"` or `"cer"`.
@@ -112,16 +113,16 @@ def score(
 
     Raises:
         ValueError: if the metric is unknown, the lists are empty or of unequal length, a string is
-            not in a list, or a line has no reference.
+            given for a list, or a line has no reference.
 
     >>> keras_transformer.evaluation.score("per", ["k ae t s"], ["k ae t d"]).value
     25.0
     """
     hypotheses, streams = _checked_lists(hypotheses, references)
-    made = _metric(metric, tokenized, lowercase)
-    result = made.corpus_score(hypotheses, streams)
-    ratio = result.ratio if metric == "bleu" else None  # of lengths
-    return Score(result.name, result.score, str(made.get_signature()), ratio)
+    scorer = _make_scorer(metric, tokenized, lowercase)
+    result = scorer.corpus_score(hypotheses, streams)
+    length_ratio = result.ratio if metric == "bleu" else None
+    return Score(result.name, result.score, str(scorer.get_signature()), length_ratio)
 
 
 def bleu(
@@ -142,7 +143,7 @@ def bleu(
         lowercase: ignore case.
 
     Raises:
-        ValueError: if the lists are empty or of unequal length, or a string is not in a list.
+        ValueError: if the lists are empty or of unequal length, or a string is given for a list.
 
     Reference:
         [Post, 2018](https://aclanthology.org/W18-6319), "A Call for Clarity in Reporting BLEU".
@@ -162,11 +163,11 @@ def paired_bootstrap(
 
     Args:
         hypotheses: the translations.
-        baseline: those of the other system, of the same lines.
+        baseline: the translations of the other system, of the same lines.
         references, tokenized, lowercase, metric: as in `score`.
 
     Raises:
-        ValueError: if the lists are empty or of unequal length, or a string is not in a list.
+        ValueError: as `score`.
 
     Reference:
         [Koehn, 2004](https://aclanthology.org/W04-3250), as in sacreBLEU.
@@ -175,16 +176,18 @@ def paired_bootstrap(
 
     scores: Any
     translations, streams = _checked_lists(hypotheses, references)
-    others, _ = _checked_lists(baseline, streams)
-    metrics = {metric: _metric(metric, tokenized, lowercase)}
-    systems = [("baseline", others), ("system", translations)]
-    signatures, scores = PairedTest(systems, metrics, streams, test_type="bs")()
+    baseline_lines, _ = _checked_lists(baseline, streams, "baseline")
+    scorers = {metric: _make_scorer(metric, tokenized, lowercase)}
+    systems = [("baseline", baseline_lines), ("system", translations)]
+    signatures, scores = PairedTest(systems, scorers, streams, test_type="bs")()
     ((name, signature),) = signatures.items()
-    before, now = (score.score for score in scores[name])
+    of_baseline, of_system = scores[name]
     # For equal scores, sacreBLEU returns a p-value near 0.
-    p_value = 1.0 if now == before else scores[name][1].p_value
-    is_more = METRICS[metric].more_is_better
-    return Comparison(now, before, p_value, str(signature), name, is_more)
+    p_value = 1.0 if of_system.score == of_baseline.score else of_system.p_value
+    more_is_better = METRICS[metric].more_is_better
+    return Comparison(
+        of_system.score, of_baseline.score, p_value, str(signature), name, more_is_better
+    )
 
 
 def chrf(hypotheses: Iterable[str], references: References) -> Score:
@@ -196,7 +199,7 @@ def chrf(hypotheses: Iterable[str], references: References) -> Score:
             a list of such lists.
 
     Raises:
-        ValueError: if the lists are empty or of unequal length, or a string is not in a list.
+        ValueError: if the lists are empty or of unequal length, or a string is given for a list.
 
     Reference:
         [Popović, 2015](https://aclanthology.org/W15-3049).
@@ -213,21 +216,21 @@ def exact_match(hypotheses: Iterable[str], references: References) -> float:
             a list of such lists.
 
     Raises:
-        ValueError: if the lists are empty or of unequal length, or a string is not in a list.
+        ValueError: if the lists are empty or of unequal length, or a string is given for a list.
     """
     translations, streams = _checked_lists(hypotheses, references)
     return accuracy_at_n([[text] for text in translations], streams)
 
 
 def accuracy_at_n(n_best: Iterable[list[str]], references: References) -> float:
-    """Fraction of the lines of which one of the first n translations has a reference's tokens.
+    """Fraction of the lines for which one of n translations has the same tokens as a reference.
 
     Args:
-        n_best: a list of translations for each line; at n = 1, this is `exact_match`.
+        n_best: a list of n translations for each line. With n = 1, the result is `exact_match`.
         references: as in `exact_match`.
 
     Raises:
-        ValueError: as `exact_match`.
+        ValueError: as `exact_match`, and if a line has no list of translations.
 
     >>> keras_transformer.evaluation.accuracy_at_n([["a", "b"], ["a", "c"]], ["b", "b"])
     0.5
@@ -246,16 +249,18 @@ def accuracy_at_n(n_best: Iterable[list[str]], references: References) -> float:
 def merge_references(
     pairs: Iterable[tuple[str, str]],
 ) -> tuple[list[str], list[list[str | None]]]:
-    """Makes one line, with several references, of the pairs that have the same source.
+    """Merges pairs that have the same source into one line with several references.
 
-    Such pairs are a word with two pronunciations, or a sentence with two translations.
+    Such pairs are a word with two pronunciations, or a sentence with two translations. Of equal
+    pairs, one counts.
 
     Args:
         pairs: (source, reference) strings.
 
     Returns:
-        the different sources in their order; and the references, as `score` takes them: a list of
-        the first one of each source, and further lists where a source has more.
+        the distinct sources in their order; and the references, as `score` takes them: a list of
+        the first one of each source, a list of the second ones and so on, with `None` where a
+        source has no more.
 
     >>> keras_transformer.evaluation.merge_references([("a", "x"), ("b", "y"), ("a", "z")])
     (['a', 'b'], [['x', 'y'], ['z', None]])
@@ -269,14 +274,14 @@ def merge_references(
 def mbr_order(candidates: Iterable[str], utility: str = "chrf") -> list[int]:
     """Orders translations of one line by minimum Bayes risk: by how similar they are to all others.
 
-    The risk is that of another candidate being right. So the best candidate is the one with the
-    highest mean similarity to all of them, itself included, each as often as it is in the list: a
-    model's samples are in it as often as they are probable.
+    Each candidate may be the right one. The best is the one with the highest mean similarity to all
+    of them, itself included. A candidate that is in the list twice counts twice, because a model's
+    samples are in it as often as they are probable.
 
     Args:
         candidates: n best translations of the line, or samples of them.
-        utility: the similarity: `"chrf"`, or `"bleu"`, that of sentences, without the n-grams that
-            a line is too short for. Defaults to `"chrf"`.
+        utility: the similarity: `"chrf"`, or `"bleu"`, which is sentence BLEU without the n-grams
+            that a line is too short for. Defaults to `"chrf"`.
 
     Returns:
         the indices of the candidates, best first; equally good ones stay in their order. An empty
@@ -293,11 +298,12 @@ def mbr_order(candidates: Iterable[str], utility: str = "chrf") -> list[int]:
     """
     if utility not in UTILITIES:
         raise ValueError(f"`utility` must be one of {', '.join(UTILITIES)}. Received: {utility=}")
-    similarity, texts = UTILITIES[utility]().sentence_score, list(candidates)
+    similarity = UTILITIES[utility]().sentence_score
+    texts = list(candidates)
     counts = Counter(texts)
     # `fsum` rounds once: the sum does not depend on the order.
     sums = {
-        text: math.fsum(n * similarity(text, [other]).score for other, n in counts.items())
+        text: math.fsum(count * similarity(text, [other]).score for other, count in counts.items())
         for text in counts
     }
     return sorted(range(len(texts)), key=lambda index: -sums[texts[index]])
@@ -318,7 +324,13 @@ def _chrf(tokenized=False, lowercase=False):
 
 
 def _error_rate(name, symbol, split):
-    """Returns the function that makes sacreBLEU's metric from the symbols of a line."""
+    """Returns `Metric.make` for a score of edits per 100 symbols.
+
+    Args:
+        name: name of the score.
+        symbol: what a symbol is, for the signature.
+        split: function from a line to the sequence of its symbols.
+    """
 
     def make(tokenized, lowercase):
         import numpy as np
@@ -362,8 +374,8 @@ def _as_one_symbol(line):
     return [_spaced(line)]
 
 
-# The one place that says which values are better: what selects the best epoch, early stopping and
-# `monitor` ask it. A logged name ends with the name of its metric: `val_bleu`.
+# The only place that says which values are better: the choice of the best epoch, early stopping
+# and `monitor` use it. A logged name ends with the name of its metric: `val_bleu`.
 METRICS = {
     "bleu": Metric("% (precision of n-grams)", True, _bleu),
     "chrf": Metric("% (F-score of n-grams)", True, _chrf),
@@ -376,6 +388,7 @@ METRICS = {
     "loss": Metric("nats per token", False),
     "perplexity": Metric("e to the loss", False),
 }
+# The similarities of `mbr_order`.
 UTILITIES: dict[str, Callable[[], Any]] = {
     "chrf": _chrf,
     "bleu": functools.partial(_bleu, effective_order=True),
@@ -383,50 +396,58 @@ UTILITIES: dict[str, Callable[[], Any]] = {
 SCORES = tuple(name for name, metric in METRICS.items() if metric.make)
 
 
-def _metric(metric, tokenized, lowercase):
+def _make_scorer(metric, tokenized, lowercase):
+    """Returns sacreBLEU's metric by its name in `METRICS`; raises a `ValueError` if it has none."""
     make = METRICS[metric].make if metric in METRICS else None
     if make is None:
         raise ValueError(f"`metric` must be one of {', '.join(SCORES)}. Received: {metric=}")
     return make(tokenized, lowercase)
 
 
-def _checked_lists(hypotheses, references):
-    """Returns the translations, and a list of lists of references; a missing one is `None`."""
-    for name, lines in (("hypotheses", hypotheses), ("references", references)):
+def _checked_lists(hypotheses, references, name="hypotheses"):
+    """Returns the translations, and a list of lists of references; a missing one is `None`.
+
+    `name` is that of the argument with the translations, for errors.
+    """
+    for argument, lines in ((name, hypotheses), ("references", references)):
         if isinstance(lines, str | bytes | Mapping):
-            raise ValueError(f"`{name}` must be a list of lines. Received: {name}={lines!r}")
+            raise ValueError(
+                f"`{argument}` must be a list of lines. Received: {argument}={lines!r}"
+            )
     hypotheses, references = list(hypotheses), list(references)
     has_several = references and not isinstance(references[0], str)
     streams = [list(stream) for stream in references] if has_several else [references]
     for stream in streams:
         if len(hypotheses) != len(stream):
             raise ValueError(
-                "`hypotheses` and `references` must have equal length. "
-                f"Received: {len(hypotheses)} hypotheses, {len(stream)} references"
+                f"`{name}` and `references` must have equal length. "
+                f"Received: {len(hypotheses)} {name}, {len(stream)} references"
             )
     if not hypotheses:
-        raise ValueError("`hypotheses` must hold at least one line. Received: hypotheses=[]")
-    allowed = str | None if has_several else str  # a line may lack some of several references
-    for name, lines in (
-        ("hypotheses", hypotheses),
-        *(("references", stream) for stream in streams),
-    ):
-        for number, line in enumerate(lines, start=1):
-            if not isinstance(line, str if name == "hypotheses" else allowed):
-                raise ValueError(f"`{name}` must be strings. Received: line {number} is {line!r}")
-    for number, line in enumerate(zip(*streams, strict=True), start=1):
-        if all(reference is None for reference in line):
+        raise ValueError(f"`{name}` must hold at least one line. Received: {name}=[]")
+    _require_strings(name, hypotheses, str)
+    for stream in streams:
+        # A line may lack some of several references.
+        _require_strings("references", stream, str | None if has_several else str)
+    rows = list(zip(*streams, strict=True))  # the references of each line
+    for number, row in enumerate(rows, start=1):
+        if all(reference is None for reference in row):
             raise ValueError(f"Each line must have a reference. Received: none for line {number}")
-    rows = [_without_blanks(row) for row in zip(*streams, strict=True)]
-    return hypotheses, list(map(list, zip(*rows, strict=True)))
+    return hypotheses, list(map(list, zip(*map(_without_blanks, rows), strict=True)))
+
+
+def _require_strings(name, lines, allowed):
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line, allowed):
+            raise ValueError(f"`{name}` must be strings. Received: line {number} is {line!r}")
 
 
 def _without_blanks(references):
-    """Returns the references of a line; blank ones are `None` if there is another one."""
+    """Returns the references of a line; if one has text, blank ones are `None`."""
     texts = [text if text and text.strip() else None for text in references]
     return texts if any(texts) else references
 
 
 def _spaced(line):
-    """Returns the tokens of a line with one space between them: what makes two lines equal."""
+    """Returns the tokens of a line with one space between them, as lines are compared."""
     return " ".join(line.split())

@@ -1,6 +1,6 @@
 """Names that are imported on first use: the public ones, and the classes that Keras can load.
 
-What is not installed is said in one line. Pure Python.
+An error says in one line which package is not installed. Pure Python.
 """
 
 import importlib.util
@@ -11,8 +11,9 @@ from typing import Any
 
 import lazy_loader
 
-# Modules whose distribution has another name.
+# Module -> the package to install, where their names differ.
 DISTRIBUTIONS = {"yaml": "pyyaml", "google": "protobuf", "tensorflow_text": "tensorflow-text"}
+# Public names of earlier versions -> what to use instead.
 GONE = {
     **{
         name: f"`{name}` has gone: use `Tokenizer.{constructor}`, or `Tokenizer.load` for a file"
@@ -54,22 +55,27 @@ REGISTERED = {
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list], list[str]]:
-    """Returns `__getattr__`, `__dir__` and `__all__` of a package, from the stub at its file."""
+    """Returns `__getattr__`, `__dir__` and `__all__` of a package.
+
+    Args:
+        package: name of the package.
+        file: path of its `__init__.py`; the `__init__.pyi` beside it lists the public names.
+    """
     get, list_names, names = lazy_loader.attach_stub(package, file)
 
     def get_or_explain(name: str) -> Any:
         try:
             return get(name)
         except (ImportError, AttributeError) as error:
-            if explained := GONE.get(name) or explanation(f"`{name}`", error):
-                raise ImportError(explained) from error
+            if message := GONE.get(name) or explanation(f"`{name}`", error):
+                raise ImportError(message) from error
             raise
 
     return get_or_explain, list_names, names
 
 
 def explanation(what: str, error: BaseException) -> str | None:
-    """Returns a line on the package whose absence caused an error, or `None`.
+    """Returns a line on the missing package that caused an error; `None` for other errors.
 
     If only the empty folder of a package is left, the package counts as not installed.
 
@@ -84,16 +90,17 @@ def explanation(what: str, error: BaseException) -> str | None:
     if not module or is_installed(module):
         return None
     name = DISTRIBUTIONS.get(module, module)
-    # If Keras is imported, its backend is there, and TensorFlow is needed for something else.
-    others = OTHER_BACKENDS if name == "tensorflow" and "keras" not in sys.modules else ""
-    return f"{what} needs {name}, which is not installed: pip install {name}{others}"
+    # If Keras is imported, it has a backend, so TensorFlow is needed for something else.
+    needs_backend = name == "tensorflow" and "keras" not in sys.modules
+    advice = OTHER_BACKENDS if needs_backend else ""
+    return f"{what} needs {name}, which is not installed: pip install {name}{advice}"
 
 
 def is_installed(module: str) -> bool:
-    """Whether a top-level module can be found; an empty folder of its name is none."""
+    """Whether a top-level module can be found. An empty folder with its name does not count."""
     try:
         spec = importlib.util.find_spec(module)
-    except ValueError:  # a module that was made by hand
+    except ValueError:  # an imported module without a spec: a program made it itself
         return True
     return spec is not None and spec.origin is not None
 
@@ -111,7 +118,10 @@ def register_with_keras() -> None:
 
 
 class KerasWatcher:
-    """A finder that takes what the others find. Once Keras is imported, it registers and goes."""
+    """A finder that waits for the import of Keras, registers our classes, and removes itself.
+
+    It finds only Keras, and asks the other finders where that is.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "keras":
@@ -142,7 +152,10 @@ class KerasWatcher:
 
 
 class DeferredClass:
-    """Stands for a class in Keras's registry. When imported, the class takes its place there."""
+    """Stands for a class in Keras's registry. When the class is imported, it replaces this there.
+
+    A call or `from_config` imports the class.
+    """
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name

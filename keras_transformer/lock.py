@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class RunInUseError(OSError):
-    """Another process is training the run; the message names the process."""
+    """Another process trains the run, or writes the file; the message names the process."""
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def file_lock(path: pathlib.Path, work: str, *, waits: bool = False) -> Iterator
 
     Args:
         path: path of the lock file, in an existing folder.
-        work: what a process does that holds the lock, for the error.
+        work: what the process that holds the lock does, for the error: `"training this run"`.
         waits: whether to wait for another process that holds the lock. Defaults to `False`.
 
     Raises:
@@ -65,7 +65,7 @@ def file_lock(path: pathlib.Path, work: str, *, waits: bool = False) -> Iterator
 
 
 def _name_holder(descriptor):
-    """Writes this process into the lock file, which is locked even if the disk is full."""
+    """Writes the name of this process into the lock file, which stays empty on a full disk."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())

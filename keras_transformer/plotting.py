@@ -234,11 +234,13 @@ def _lay_out(shape, query_labels, key_labels):
     cell = float(np.clip(side / max(target_length, source_length), 0.115, 0.36))
     panel_width, panel_height = max(1.2, source_length * cell), max(0.7, target_length * cell)
     font_size = min(9.0, 0.74 * 72 * cell)
-    letter = 0.62 * font_size / 72
-    query_label, key_label = (letter * max(map(len, n)) for n in (query_labels, key_labels))
-    is_upright = key_label > 0.9 * panel_width / source_length
-    width = num_heads * (panel_width + 0.1) + query_label + 0.9
-    height = num_layers * (panel_height + 0.3) + (key_label if is_upright else letter) + 0.5
+    letter_width = 0.62 * font_size / 72
+    query_label_width = letter_width * max(map(len, query_labels))
+    key_label_width = letter_width * max(map(len, key_labels))
+    is_upright = key_label_width > 0.9 * panel_width / source_length
+    key_label_height = key_label_width if is_upright else letter_width
+    width = num_heads * (panel_width + 0.1) + query_label_width + 0.9
+    height = num_layers * (panel_height + 0.3) + key_label_height + 0.5
     return (width, height), font_size, 90 if is_upright else 0
 
 
@@ -279,6 +281,7 @@ def _read_history(history):
 
 
 def _ends_with(name, suffixes):
+    """Whether `"loss"`, or a longer name such as `"val_loss"`, ends with the suffix `"_loss"`."""
     return f"_{name}".endswith(suffixes)
 
 

@@ -1,4 +1,4 @@
-"""The weights of a model in the middle of an epoch: there, JAX keeps them in the running update."""
+"""The weights of a model within `fit`, where JAX keeps them outside the model's variables."""
 
 from typing import Any
 
@@ -8,13 +8,14 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 def fetch_weights(model: Any) -> None:
     """On JAX within `fit`, copies the state of the running update to the model's variables."""
-    # In a scope, the weights are those of the update or of the search that is computed.
-    is_trained = keras.config.backend() == "jax" and isinstance(model, keras.Model)
-    if is_trained and not in_stateless_scope():
+    if keras.config.backend() != "jax" or not isinstance(model, keras.Model):
+        return
+    # In a stateless scope, the variables already stand for the weights of the update or search.
+    if not in_stateless_scope():
         model.jax_state_sync()
 
 
 def present_weights(model: Any) -> list[Any]:
-    """Returns the weights of a model, fetched; none if it has no attribute `weights`."""
+    """Returns the present weights of a model; an empty list if it has no attribute `weights`."""
     fetch_weights(model)
     return getattr(model, "weights", [])

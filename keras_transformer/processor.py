@@ -1,4 +1,4 @@
-"""What this processor multiplies by instructions of its own, and what that costs where it does not.
+"""Which types this processor has instructions to multiply, and how much slower the others are.
 
 Imports a backend only to measure a product.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
-# {how the line begins, on x86 and on Arm: {type: the instructions that multiply it}}.
+# Beginning of the line in `CPUINFO`, on x86 and on Arm -> type -> instructions that multiply it.
 INSTRUCTIONS = {
     "flags": {
         "bfloat16": {"avx512_bf16", "amx_bf16", "avx_ne_convert"},
@@ -30,7 +30,7 @@ CURES = {
 }
 SIZE = 512  # rows and columns of the matrices; the width of the paper's base model
 SECONDS = 0.2
-SLOWER = 1.2  # least ratio that is reported; a busy machine can cause smaller ones
+SLOWER = 1.2  # minimum ratio that is reported; a busy machine can cause smaller ones
 _checked: set[str] = set()
 
 
@@ -38,26 +38,26 @@ def features() -> str:
     """Returns the line of `/proc/cpuinfo` that names the instructions; empty if there is none."""
     try:
         with open(CPUINFO, encoding="utf-8") as lines:
-            found = (line.rstrip("\n") for line in lines if line.startswith((*INSTRUCTIONS,)))
-            return next(found, "")
+            matches = (line.rstrip("\n") for line in lines if line.startswith(tuple(INSTRUCTIONS)))
+            return next(matches, "")
     except OSError:
         return ""
 
 
 def is_emulated(dtype: str) -> bool:
-    """Whether the processor is known, and multiplies a type by instructions for other types."""
+    """Whether this processor is known to have no instructions that multiply a type."""
     if dtype not in CURES:
         return False
-    name, _, found = features().partition(":")
+    name, _, instructions = features().partition(":")
     native = INSTRUCTIONS.get(name.strip(), {}).get(dtype)
-    return native is not None and native.isdisjoint(found.split())
+    return native is not None and native.isdisjoint(instructions.split())
 
 
 def time_ratio(dtype: str) -> float | None:
     """Returns the time of a matrix product over that of the same product in float32.
 
-    It is measured on the current backend, for about 0.2 seconds: the median of pairs. `None` if the
-    backend computes elsewhere than on the processor.
+    It is the median of several measurements, for about 0.2 seconds, on the current backend. `None`
+    if the backend does not compute on the processor.
     """
     import statistics  # here, because every command imports this file
 
@@ -80,30 +80,30 @@ def time_ratio(dtype: str) -> float | None:
     return statistics.median(ratios[1:])  # the first pair compiles
 
 
-def say_if_emulated(dtype: str, say: Callable[[str], Any]) -> None:
-    """Says, once in a process, that a type is slow on this processor, and what to do.
+def say_if_emulated(dtype: str, print_fn: Callable[[str], Any]) -> None:
+    """Prints, once in a process, that a type is slow on this processor, and what to do.
 
-    Nothing is measured or said if the processor is unknown or has instructions for the type.
+    Nothing is measured or printed if the processor is unknown or has instructions for the type.
 
     Args:
         dtype: name of the type that is computed in, such as `"bfloat16"`.
-        say: called with a line of text for the user.
+        print_fn: called with a line of text for the user.
     """
     if dtype in _checked:
         return
     _checked.add(dtype)
     ratio = time_ratio(dtype) if is_emulated(dtype) else None
     if ratio is not None and ratio >= SLOWER:
-        say(
+        print_fn(
             f"This processor has no instructions that multiply {dtype}: a matrix product takes "
             f"{ratio:.1f} times as long as in float32, so {CURES[dtype]}."
         )
 
 
 def computed_types(model: Any) -> Iterable[str]:
-    """Returns the types that a model, or each one of an ensemble, computes in."""
+    """Returns the types that a model, or the models of an ensemble, compute in."""
     models = getattr(model, "models", [model])
-    computed = {getattr(each, "compute_dtype", "float32") for each in models}
+    computed = {getattr(member, "compute_dtype", "float32") for member in models}
     # Keras's int8 layers compute in the type of their weights, though their policy says float32.
     quantized = {"int8"} & {str(weight.dtype) for weight in getattr(model, "weights", ())}
     return sorted(computed | quantized)

@@ -9,14 +9,15 @@ from pathlib import Path
 def keep_programs() -> None:
     """Gives JAX a folder for compiled programs, `~/.cache/keras_transformer/jax`, if it has none.
 
-    Compiling takes seconds a shape; the next process, or notebook, finds the programs there. Where
-    nothing can be written, nothing is said. `JAX_COMPILATION_CACHE_DIR` is another folder, and
-    `JAX_ENABLE_COMPILATION_CACHE=0` none.
+    Compiling takes seconds for each shape; the next process, or notebook, finds the programs there.
+    If the folder cannot be written to, no program is kept, without a warning. The environment
+    variable `JAX_COMPILATION_CACHE_DIR` names another folder; with
+    `JAX_ENABLE_COMPILATION_CACHE=0`, no program is kept.
     """
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    # A read-only mount: JAX would warn of each program. What is there is still read.
+    # On a read-only mount, JAX would warn of each program. It still reads those that are there.
     warnings.filterwarnings("ignore", "Error (read|writ)ing persistent compilation cache")
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return

@@ -110,7 +110,7 @@ def type_text(kind: Any) -> str:
 
 
 def _default(field):
-    """Returns the sentence of a docstring on the default; empty if a value must be given."""
+    """Returns the docstring's sentence on the default; empty if the field has none."""
     if text := setting_of(field).default_text:
         return f"Defaults to {text}."
     if field.default is MISSING:
@@ -131,9 +131,11 @@ def _with_arguments(docstring, entries):
 def _entry(name, kind, field):
     """Returns the entry of a docstring: type, what is allowed, text and default."""
     rule = setting_of(field)
-    kinds = " or ".join(f"`{value!r}`" for value in rule.choices).replace("'", '"')
-    kinds = kinds or ", ".join(filter(None, [type_text(kind), rule.allowed]))
-    text = " ".join(filter(None, [f"{name}: {kinds}.", rule.text, _default(field)]))
+    if rule.choices:
+        allowed = " or ".join(f"`{value!r}`" for value in rule.choices).replace("'", '"')
+    else:
+        allowed = ", ".join(filter(None, [type_text(kind), rule.allowed]))
+    text = " ".join(filter(None, [f"{name}: {allowed}.", rule.text, _default(field)]))
     return textwrap.fill(
         text,
         width=100,
@@ -156,11 +158,11 @@ class Settings:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        made = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
+        new_fields = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
         entries = [
-            _entry(name, kind, made[name])
+            _entry(name, kind, new_fields[name])
             for name, kind in cls.__annotations__.items()
-            if name in made and setting_of(made[name]).text
+            if name in new_fields and setting_of(new_fields[name]).text
         ]
         if entries and cls.__doc__:
             cls.__doc__ = _with_arguments(cls.__doc__, entries)
@@ -205,10 +207,10 @@ class Settings:
             raise ValueError(
                 f"{cls.__name__} must be a mapping of fields to values. Received: {received}"
             )
-        own = list(inspect.signature(cls).parameters)
-        known = [*own, *others]
+        names = list(inspect.signature(cls).parameters)
+        known = [*names, *others]
         for key in map(str, values):
-            if key not in own:
+            if key not in names:
                 close = difflib.get_close_matches(key, known, n=1)
                 hint = f"Did you mean {close[0]!r}?" if close else f"Known keys: {', '.join(known)}"
                 raise ValueError(f"Unknown key of {cls.__name__}: {key!r}. {hint}")
@@ -266,7 +268,7 @@ def yaml_line(value: Any) -> str:
 
 
 def _plain_number(value):
-    """A number of NumPy or TensorFlow as Python's; any other value as it is."""
+    """Returns a number of NumPy or TensorFlow as one of Python; any other value unchanged."""
     value = value.numpy() if hasattr(value, "numpy") else value
     is_number = hasattr(value, "item") and getattr(value, "shape", None) == ()
     return value.item() if is_number else value

@@ -26,12 +26,12 @@ COMPRESSIONS = {
     # A frame, or one to skip, with which `pzstd` begins.
     "zstd": (".zst", rb"\(\xb5/\xfd|[P-_]\*M\x18", ["compression.zstd", "backports.zstd"]),
 }
-# What they raise because of what they read; an error of the disk has a number.
+# Exceptions that they raise for damaged data. An `OSError` of the disk also has an `errno`.
 _DAMAGE = {"EOFError", "error", "BadGzipFile", "OSError", "LZMAError", "ZstdError"}
 ZSTD = "'backports.zstd>=1.0,<2'"
 COMPRESSED = [ending for ending, *_ in COMPRESSIONS.values()]
-EXAMPLES = 3  # of what is wrong
-SHOWN = 40  # characters of an example
+EXAMPLES = 3  # maximum number of examples in a report
+SHOWN = 40  # maximum number of characters of an example
 CHUNK_BYTES = 1 << 18  # some thousand lines
 # Scripts without spaces: Thai, Lao, Burmese, Khmer, Chinese, Japanese, with their punctuation.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uff00-\uff9f"
@@ -52,7 +52,7 @@ def lines_of(path: Path) -> Iterator[str]:
 def open_bytes(path: Path) -> Iterator[Any]:
     """Opens a file, plain or compressed by gzip, bzip2, xz or zstd, as a binary stream.
 
-    The contents tell the compression. Every member, or frame, is read.
+    The first bytes of the file tell the compression. Every member, or frame, is read.
 
     Raises:
         CorpusError: if the compressed data is damaged or cut.
@@ -76,15 +76,24 @@ def open_bytes(path: Path) -> Iterator[Any]:
 
 
 def _options(module):
-    """Returns what a decompressor needs to read all files of its kind."""
-    if not hasattr(module, "DecompressionParameter"):
+    """Returns the arguments for `module.open` that let it read every file of its compression."""
+    if not hasattr(module, "DecompressionParameter"):  # only zstd has limits
         return {}
     window = module.DecompressionParameter.window_log_max  # files of `zstd --long=31`
     return {"options": {window: window.bounds()[1]}}
 
 
 def import_extra(modules: Sequence[str], what: str, requirement: str) -> Any:
-    """Returns the first module that is installed; else raises an `ImportError` that says how."""
+    """Returns the first of some modules that is installed.
+
+    Args:
+        modules: names of modules, the preferred one first.
+        what: what needs one of them, as subject and verb of the error: `"file.zst: zstd needs"`.
+        requirement: what to install, as pip takes it.
+
+    Raises:
+        ImportError: if none is installed.
+    """
     for module in modules:
         with contextlib.suppress(ImportError):
             return importlib.import_module(module)
@@ -92,7 +101,7 @@ def import_extra(modules: Sequence[str], what: str, requirement: str) -> Any:
 
 
 def suffix_of(path: Path) -> str:
-    """Returns the ending of a file's name in lower case, without that of a compression."""
+    """Returns the ending of a file's name in lower case: `.tsv` for `a.TSV.gz`."""
     name = pathlib.PurePath(os.fspath(path).lower())
     return (name.with_suffix("") if name.suffix in COMPRESSED else name).suffix
 
@@ -137,23 +146,25 @@ class Chunk(NamedTuple):
 def read_chunks(stream: Any, first: int = 1, is_pipe: bool = False) -> Iterator[Chunk]:
     """Yields the lines of a stream in chunks of at most `CHUNK_BYTES`, or of one longer line.
 
-    A chunk depends only on the bytes from its beginning, so that reading can go on at any border.
+    A chunk depends only on the bytes from its beginning: whoever begins to read between two chunks
+    gets the same ones.
 
     Args:
         stream: buffered binary stream.
         first: number of its first line. Defaults to `1`.
-        is_pipe: whether a chunk is what a pipe holds, even if that is one line, so that a line
-            never waits for later ones. Defaults to `False`.
+        is_pipe: whether to yield the lines that have arrived, even if it is only one, rather than
+            wait for later ones. Defaults to `False`.
     """
-    read, rest = (stream.read1 if is_pipe else stream.read), b""
-    while block := read(CHUNK_BYTES - len(rest) % CHUNK_BYTES):
-        lines, feed, rest = (rest + block).rpartition(b"\n")
+    read = stream.read1 if is_pipe else stream.read
+    unfinished = b""  # the beginning of a line that has not ended yet
+    while block := read(CHUNK_BYTES - len(unfinished) % CHUNK_BYTES):
+        lines, feed, unfinished = (unfinished + block).rpartition(b"\n")
         if feed:
             chunk = Chunk(lines + feed, first)
             yield chunk
             first += chunk.num_lines
-    if rest:
-        yield Chunk(rest, first)
+    if unfinished:
+        yield Chunk(unfinished, first)
 
 
 def count_lines(stream: Any) -> int | None:
@@ -170,8 +181,8 @@ def count_lines(stream: Any) -> int | None:
 
 
 def is_iterable(values: Any) -> bool:
-    """Whether a value is an iterable of items: no text, bytes, path, mapping or table."""
-    # Iterating over bytes gives numbers, and over a mapping or a table its names.
+    """Whether a value is an iterable of items; text, bytes, path, mapping and table are not."""
+    # Iterating over bytes gives numbers; over a mapping or a table, its keys.
     if isinstance(values, str | bytes | os.PathLike) or _is_mapping(values):
         return False
     try:
@@ -191,7 +202,7 @@ def require_texts(texts: Any, name: str, advice: str = "") -> None:
     Args:
         texts: what must be an iterable of strings.
         name: name of the argument in the error.
-        advice: what to do, in the error. Defaults to advice by the type of `texts`.
+        advice: what to do, for the error. For bytes and mappings, the error has its own advice.
     """
     if is_iterable(texts):
         return
@@ -204,7 +215,7 @@ def require_texts(texts: Any, name: str, advice: str = "") -> None:
 
 
 def _in_one_line(value):
-    """Returns the type of a value and how it begins."""
+    """Returns the type of a value and the beginning of its `repr`, in one line."""
     return f"{type(value).__name__} {' '.join(reprlib.repr(value).split())}"
 
 
@@ -216,7 +227,8 @@ def checked_lines(lines: Any, name: str) -> list[str]:
         name: name of the argument in errors.
 
     Raises:
-        TypeError: if it is no such iterable: text, bytes and mappings are none.
+        TypeError: if `lines` is not an iterable, or is text, bytes or a mapping; or if a line is
+            not text.
         ValueError: if UTF-8 cannot encode a line.
     """
     require_texts(lines, name)
@@ -227,7 +239,7 @@ def checked_lines(lines: Any, name: str) -> list[str]:
 
 
 def check_line(line: Any, name: str, number: int) -> None:
-    """Raises as `checked_lines` if a line, whose number the error has, is no text."""
+    """Raises the errors of `checked_lines` for one line; they say its `number`."""
     if not isinstance(line, str):
         advice = ". Decode bytes with `.decode()`" if isinstance(line, bytes) else ""
         raise TypeError(f"`{name}` must be strings. Received: line {number} is {line!r}{advice}")
@@ -255,8 +267,8 @@ def pair_chunks(
         size: maximum number of pairs that are read and yielded at once. Defaults to all.
 
     Raises:
-        ValueError: if an item is no pair of strings. The message has its number, its side and its
-            value, and says what to do.
+        ValueError: if an item is not a pair of strings. The message has its number, its side and
+            its value, and says what to do.
     """
     require_pairs(pairs)
     rows, first = iter(pairs), 1
@@ -283,7 +295,7 @@ def pair_chunks(
 
 
 def _checked_pair(number, pair):
-    """Returns a pair as a sequence of two strings; raises if it is none."""
+    """Returns a pair as a sequence of two strings; raises a `ValueError` if it is not a pair."""
     row = pair.tolist() if hasattr(pair, "tolist") else pair  # a row of NumPy or pandas
     received = f"pair {number} is {reprlib.repr(pair)}"
     if isinstance(row, Mapping):
@@ -307,11 +319,11 @@ def _no_pairs(received, advice):
 
 
 def _columns(row):
-    """Returns code that makes pairs of rows like this mapping."""
+    """Returns Python code that makes pairs from rows like this mapping, for an error."""
     path = "row"
     if len(row) == 1 and isinstance(inner := next(iter(row.values())), Mapping):
         path, row = f"row[{next(iter(row))!r}]", inner  # as on the Hub of Hugging Face
-    source, target = [*row, "source", "target"][:2] if len(row) >= 2 else ("source", "target")
+    source, target = list(row)[:2] if len(row) >= 2 else ("source", "target")
     return f"(({path}[{source!r}], {path}[{target!r}]) for row in rows)"
 
 
@@ -320,7 +332,7 @@ def _is_valid(text):
 
 
 def language_tag(code: str) -> str:
-    """Returns a code of a language as tags are compared: `de-de` for `de_DE`."""
+    """Returns a language code in the form in which tags are compared: `de-de` for `de_DE`."""
     return code.lower().replace("_", "-")
 
 
@@ -335,9 +347,10 @@ def shown(text: str) -> str:
 
 
 def shown_symbol(symbol: str) -> str:
-    """Returns a symbol as an example; one that begins with an accent, by its code points.
+    """Returns a symbol as an example in a report.
 
-    A terminal would draw the accent on the quotation mark.
+    One that begins with an accent is shown by its code points: a terminal would draw the accent on
+    the quotation mark.
     """
     is_mark = unicodedata.category(symbol[:1] or " ").startswith("M")
     return " ".join(f"U+{ord(character):04X}" for character in symbol) if is_mark else shown(symbol)

@@ -203,6 +203,19 @@ def test_bootstrap_compares_each_score(metric):
     assert by_chance.p_value == 1.0
 
 
+@pytest.mark.parametrize(
+    "baseline, message",
+    [
+        (["a"], "`baseline` and `references` must have equal length. Received: 1 baseline, 2 ref"),
+        ("ab", "`baseline` must be a list of lines"),
+        (["a", None], "`baseline` must be strings. Received: line 2 is None"),
+    ],
+)
+def test_error_names_the_baseline(baseline, message):
+    with pytest.raises(ValueError, match=message):
+        paired_bootstrap(["a", "b"], baseline, ["a", "b"])
+
+
 def test_page_has_the_table_of_metrics():
     page = (ROOT / "docs" / "pages" / "api" / "evaluation.md").read_text("utf-8")
     rows = re.findall(r"^\| `([\w@]+)` \|.*\| (.+) \| (\w+) \|$", page, re.MULTILINE)

@@ -12,12 +12,15 @@ from keras_transformer.lazy_names import is_installed
 
 BACKENDS = ("tensorflow", "jax", "torch")  # the first that is installed is the default
 SAVED_MODEL = ("tensorflow", "tensorflow_text")  # what a SavedModel needs
-# TensorFlow and Keras import these where they are installed, for what no command uses: seconds.
+# TensorFlow and Keras import these if they are installed. That takes seconds; no command needs it.
 UNUSED = ("jax", "matplotlib", "pandas")
 
 
 def import_backend() -> None:
-    """Imports Keras and its backend: see `backend_name`. Nothing else imports TensorFlow then."""
+    """Imports Keras with the backend of `backend_name`.
+
+    If that is another one than TensorFlow, nothing can import TensorFlow from then on.
+    """
     name = backend_name()
     if name not in BACKENDS:
         raise ValueError(f"KERAS_BACKEND must be {', '.join(BACKENDS)}. Received: {name}")
@@ -32,8 +35,8 @@ def import_backend() -> None:
 def backend_name() -> str:
     """Returns `KERAS_BACKEND`, else the backend of `keras.json`, else the first in `BACKENDS`.
 
-    Those that are not installed do not count, unless all are missing: Keras writes `keras.json`
-    itself, with TensorFlow in it.
+    Backends that are not installed do not count, except in `KERAS_BACKEND`: Keras writes
+    `keras.json` itself, with TensorFlow in it. If none is installed, it is TensorFlow.
     """
     if name := os.environ.get("KERAS_BACKEND"):
         return name
@@ -45,7 +48,7 @@ def backend_name() -> str:
 
 
 def import_quietly(*modules: str) -> None:
-    """Imports modules without the lines that TensorFlow logs to standard error, nor `UNUSED`."""
+    """Imports modules, but not `UNUSED`; what TensorFlow logs to standard error is not shown."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     saved = os.dup(2)
@@ -74,7 +77,7 @@ def _hidden(names):
 
 
 def require_tensorflow() -> None:
-    """Raises an `ImportError` unless what a SavedModel needs is installed; imports nothing."""
+    """Raises an `ImportError` unless `SAVED_MODEL` is installed; does not import it."""
     if not all(map(is_installed, SAVED_MODEL)):
         raise ImportError(
             "A SavedModel needs TensorFlow and TensorFlow Text: pip install tensorflow "

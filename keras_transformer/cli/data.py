@@ -189,10 +189,10 @@ def prepare(
         if remove not in stores:
             raise ValueError(f"`--remove` must name a store in {store}. Received: {remove}")
         shutil.rmtree(store / remove)
-    elif lists:
+        return
+    if lists:
         for name, text in stores.items():
             print(f"{name}  {text}")
-    if lists or remove is not None:
         return
     with tempfile.TemporaryDirectory() as scratch:
         tokenizers = find_tokenizers(parsed, data, folder, scratch)

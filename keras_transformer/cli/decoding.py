@@ -71,8 +71,8 @@ def translate(
     """Translate standard input to standard output, or a file to a file, line by line.
 
     It reads, translates and writes some thousand lines at a time. From a pipe to standard output,
-    it translates the lines that have arrived. In place of a run, it takes an exported folder; with
-    CTranslate2 it uses all cores.
+    it translates the lines that have arrived. It also takes an exported folder in place of a run;
+    with CTranslate2 it uses all cores.
 
     Example:
 
@@ -100,13 +100,14 @@ def translate(
         if output is None or stream.is_device(output):
             opened = stream.open_output(output)
         else:
-            own = {"dtype": dtype, "n_best": n_best, "scores": scores, "mbr": [mbr, mbr_utility]}
-            decisive = stream.what_decides(translator, runs, model, asked | own)
+            form = {"dtype": dtype, "n_best": n_best, "scores": scores, "mbr": [mbr, mbr_utility]}
+            decisive = stream.what_decides(translator, runs, model, asked | form)
             partial = output.resolve().with_name(f"{output.resolve().name}.partial")
             opened = Journal(partial, decisive).opened(source, moves_to=output)
         has_bar = output is not None or not sys.stdout.isatty()
         with opened as written, sentence_progress(total, written.lines, has_bar) as progress:
-            is_pipe, asked["on_progress"] = total is None and output is None, progress
+            asked["on_progress"] = progress
+            is_pipe = total is None and output is None
             chunks = read_chunks(source, written.lines + 1, is_pipe)
             name = str(input or "standard input")
             results = stream.translate_chunks(translator, chunks, name, asked, ahead=not is_pipe)
@@ -146,7 +147,7 @@ def score(
     from keras_transformer.data.corpus import read_parallel
 
     pairs = list(read_parallel(source, target, allow_empty=True))
-    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     translator = translators.load_runs([run], model, dtype=dtype, **settings)
     scored = translators.with_progress(
         translator.score, sources, targets, batch_sentences=batch_sentences
@@ -168,7 +169,7 @@ def rows(table):
 
 
 def hypothesis_rows(answers, with_number, with_score, first):
-    """Yields the fields that `translate` prints of each hypothesis; `first` is a line's number."""
+    """Yields the fields that `translate` prints of each hypothesis; numbers lines from `first`."""
     for number, hypotheses in enumerate(answers, first):
         for hypothesis in hypotheses:
             fields = [str(number)] if with_number else []
@@ -177,10 +178,9 @@ def hypothesis_rows(answers, with_number, with_score, first):
 
 
 def by_mbr(ranks, utility):
-    """Returns the hypotheses of a line in the order of their similarity to one another."""
-    return [
-        ranks[i] for i in evaluation.mbr_order([hypothesis.text for hypothesis in ranks], utility)
-    ]
+    """Returns the hypotheses of a line in the order of `mbr_order`."""
+    order = evaluation.mbr_order([hypothesis.text for hypothesis in ranks], utility)
+    return [ranks[index] for index in order]
 
 
 def score_row(pair, with_tokens):

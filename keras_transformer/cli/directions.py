@@ -1,5 +1,6 @@
 """What `evaluate` and `export` score: the lines of a split, of one direction or of several."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ class Part:
         sources: list of strings.
         references: lists of references, as `evaluation.score` takes them.
         languages: codes of source and target; `None` if it is not stated.
-        is_of_recipe: whether the lines are of a recipe, whose `languages` may name the columns of a
-            file instead.
+        is_of_recipe: whether the lines are of a split of the recipe. Its `languages` may be names
+            in a file rather than codes of the model.
         is_paired: whether equal sources are merged into one line with several references.
     """
 
@@ -84,16 +85,14 @@ def read_parts(
     mappings = RunFolder(run).recipe().data.mappings(split)
     parts = []
     for corpus, mapping in zip(corpora, mappings, strict=True):
-        columns = [list(column) for column in zip(*corpus.pairs, strict=True)] or [[], []]
-        languages = corpus.languages or (None, None)
-        is_paired = "file" in mapping
+        pairs = list(corpus.pairs)
         parts.append(
             Part(
-                sources=columns[0],
-                references=columns[1:],
-                languages=languages,
+                sources=[source for source, _ in pairs],
+                references=[[target for _, target in pairs]],
+                languages=corpus.languages or (None, None),
                 is_of_recipe=True,
-                is_paired=is_paired,
+                is_paired="file" in mapping,
             )
         )
     return parts
@@ -138,7 +137,7 @@ def _read_files(sources, references, settings):
 
 
 def _codes_of(settings, name, count):
-    """Takes a language out of the settings; returns a code for each of several files."""
+    """Removes a language from the settings; returns its code for each of several files."""
     code = settings.pop(name, None)
     codes = code.split(",") if code else [None]
     if len(codes) not in (1, count):
@@ -149,10 +148,10 @@ def _codes_of(settings, name, count):
 
 
 def directions_of(parts: list[Part], translator: Any) -> list[Direction]:
-    """Returns the directions of parts, in their order; parts of equal languages are one.
+    """Returns the directions of parts, in their order; parts of equal languages are one direction.
 
-    A part that states no language has that of the translator's settings. Without tokens of
-    languages, all parts of a recipe are one direction.
+    A part that states no language has that of the translator's settings. If the model has no tokens
+    of languages, all parts of a recipe are one direction.
     """
     language_ids = translator.source_tokenizer.language_ids
     grouped: dict[tuple, list[Part]] = {}
@@ -169,13 +168,15 @@ def directions_of(parts: list[Part], translator: Any) -> list[Direction]:
             languages = {}
         stated = tuple((name, code) for name, code in languages.items() if code)
         grouped.setdefault(stated, []).append(part)
-    return [_direction_of(of_group, dict(stated)) for stated, of_group in grouped.items()]
+    return [_direction_of(group, dict(stated)) for stated, group in grouped.items()]
 
 
 def _direction_of(parts, languages):
+    """Returns the `Direction` of the lines of some parts, one part after the other."""
     sources = [line for part in parts for line in part.sources]
-    columns = zip(*(part.references for part in parts), strict=True)
-    references = [[line for column in group for line in column] for group in columns]
+    # The lists of the first reference of each line, one for each part; then those of the second.
+    lists_of_parts = zip(*(part.references for part in parts), strict=True)
+    references = [list(itertools.chain.from_iterable(lists)) for lists in lists_of_parts]
     if all(part.is_paired for part in parts):
         pairs = list(zip(sources, *references, strict=True))
         sources, references = evaluation.merge_references(pairs)

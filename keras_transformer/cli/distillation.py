@@ -99,29 +99,30 @@ def distil(
         raise ValueError("`--no-corpus` needs `--text`. Received: no text to translate")
     files = output_files(output, parsed.data.languages())
     pairs = parsed.data.pairs("train", data) if corpus else ()
-    sides = (pair[reverse] for pair in pairs)
-    lines = itertools.chain(sides, read_lines(text) if text else ())
+    to_translate = (target if reverse else source for source, target in pairs)
+    lines = itertools.chain(to_translate, read_lines(text) if text else ())
     translator = translators.load_folders(teachers, **settings | WHOLE)
     asked: dict[str, Any] = {"n_best": n_best}
     translator([], **asked)  # a wrong option is an error before the work begins
-    found_file = with_ending(output, "jsonl")
+    translations_file = with_ending(output, "jsonl")
     with stream.ends_at_once(), tempfile.TemporaryFile(dir=output.parent) as source:
         source.writelines(stream.as_lines([line]).encode() for line in lines)
         source.seek(0)
         total = count_lines(source)
         decisive = stream.what_decides(translator, teachers, None, asked)
-        opened = Journal(found_file, decisive).opened(source)
+        opened = Journal(translations_file, decisive).opened(source)
         with opened as written, sentence_progress(total, written.lines) as progress:
             asked["on_progress"] = progress
             chunks = read_chunks(source, written.lines + 1)
             results = stream.translate_chunks(translator, chunks, "the text", asked)
             for chunk, sources, answers in results:
                 written.append(stream.as_lines(map(row_of, sources, answers)), chunk)
-    kept = kept_pairs(found_file, reverse, min_probability, max_length_ratio)
-    number = write_pairs(kept, files[:2])
+    distilled = kept_pairs(translations_file, reverse, min_probability, max_length_ratio)
+    number = write_pairs(distilled, files[:2])
     write_text(files[2], student_recipe(recipe, parsed, data, files))
     names = " and ".join(map(str, files[:2]))
-    print(*kept.notes(), f"{number:,} pairs in {names}, one more corpus in {files[2]}", sep="\n")
+    report = [*distilled.notes(), f"{number:,} pairs in {names}, one more corpus in {files[2]}"]
+    print(*report, sep="\n")
 
 
 def with_ending(path, ending):
@@ -130,15 +131,19 @@ def with_ending(path, ending):
 
 
 def output_files(output, languages):
-    """Returns the paths of the source, the target and the recipe; raises if one is not ours."""
+    """Returns the paths of the source, the target and the recipe.
+
+    Raises a `FileExistsError` if one exists that `distil` did not write.
+    """
     options.check_output(output)
     source, target = languages
     sides = languages if source and target and source != target else ("source", "target")
     files = [with_ending(output, ending) for ending in (*sides, "yaml")]
-    there = [str(path) for path in files if path.exists()]
-    if there and not with_ending(output, "jsonl.json").exists():
+    existing = [str(path) for path in files if path.exists()]
+    if existing and not with_ending(output, "jsonl.json").exists():
         must = "`--output` must be a new name, or that of a call that goes on."
-        raise FileExistsError(f"{must} Received: {', '.join(there)}, which another program wrote")
+        received = f"{', '.join(existing)}, which another program wrote"
+        raise FileExistsError(f"{must} Received: {received}")
     return files
 
 

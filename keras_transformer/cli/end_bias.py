@@ -91,10 +91,11 @@ class EndBias:
             run: path of the run.
             text: those of `TEXT` that the user gave.
         """
-        given = [f"--{name}" for name, value in text.items() if value]
-        if option != AUTO and given:
-            received = ", ".join(given if option is None else [*given, f"--end-bias {option}"])
-            raise ValueError(f"`{given[0]}` needs `--end-bias auto`. Received: {received}")
+        of_text = [f"--{name}" for name, value in text.items() if value]
+        if option != AUTO and of_text:
+            received = of_text if option is None else [*of_text, f"--end-bias {option}"]
+            must = f"`{of_text[0]}` needs `--end-bias auto`."
+            raise ValueError(f"{must} Received: {', '.join(received)}")
         if option is None:
             return cls(number=0.0)
         if option != AUTO:
@@ -149,7 +150,7 @@ def translations(
 ) -> Iterator[tuple[float, list[str]]]:
     """Yields each of `BIASES`, and the translations by the model with it.
 
-    All are set in the same model, one after the other, so that its search is compiled once.
+    The biases are set in one model, one after the other, so that its search is compiled once.
     """
     from keras_transformer.decoding.end_bias import end_tokens, set_end_bias, with_end_bias
     from keras_transformer.decoding.translator import Translator
@@ -218,9 +219,10 @@ def best_bias(scores: list[tuple[float, float]], metric: str) -> float:
 
 
 def length_ratio(score: evaluation.Score, texts: list[str], references: list[list[Any]]) -> float:
-    """Returns the length of translations over that of the references.
+    """Returns the length of the translations divided by that of the references.
 
-    BLEU counts tokens. With other scores, characters are counted, those of the first references.
+    The lengths are in tokens if the score is BLEU. Otherwise they are in characters, and only the
+    first reference of each line counts.
     """
     if score.length_ratio is not None:
         return score.length_ratio

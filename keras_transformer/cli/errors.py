@@ -24,8 +24,8 @@ def one_line_errors():
 
     Python warnings become one line too, without file and line number. Errors of a backend, such as
     one about NaN logits or memory, exit with code 1. Other exceptions are bugs and keep their
-    traceback.
-    A line that is not written for the user names the variable that shows the traceback.
+    traceback. If the package did not write the message, the line also names the environment
+    variable that shows the traceback.
     """
     try:
         with warnings.catch_warnings():
@@ -50,13 +50,13 @@ def one_line_errors():
 
 
 def _is_for_users(error):
-    """Whether a `raise` statement of the package made an error: it says what to do."""
+    """Whether a `raise` statement of the package raised an error, whose message says what to do."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return last.filename.startswith(PACKAGE) and (last.line or "").startswith("raise")
 
 
 def _backend_reason(error):
-    """Returns what is wrong if a backend has failed, in one line, else `None`."""
+    """Returns, in one line, why a backend has failed; `None` for other errors."""
     tensorflow, jax = map(sys.modules.get, ("tensorflow", "jax"))  # importing them takes seconds
     if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
         from keras_transformer.decoding.saved_model import tensorflow_reason

@@ -12,8 +12,8 @@ from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.directions import Direction, directions_of, read_parts, split_pairs
 from keras_transformer.console import console
 
-MOST_REPORTS = 5  # of long lines
-MOST_LENGTH_RATIO = 1.3  # of translations that do not repeat themselves
+MOST_REPORTS = 5  # maximum number of reports on long lines
+MOST_LENGTH_RATIO = 1.3  # longer translations probably repeat themselves
 IN_TABLE = "bleu", "chrf"
 
 commands = typer.Typer()
@@ -93,22 +93,23 @@ def evaluate(
     parts = read_parts(runs[0], data, source, reference, settings)
     translator = translators.load_runs(runs, model, **settings)
     directions = directions_of(parts, translator)
-    others = read_baseline(baseline, directions) if baseline else []
+    baseline_lines = read_baseline(baseline, directions) if baseline else []
     results = [evaluated(translator, direction, n_best, tokenized) for direction in directions]
     for result in results:
-        columns = result.translations, result.direction.references[0]
-        print_samples(samples, result.direction.sources, *columns)
+        first_references = result.direction.references[0]
+        print_samples(samples, result.direction.sources, result.translations, first_references)
     if len(results) > 1:
         print_table(results)
     else:
         print_scores(results[0])
-    for name in results[0].scores if others else ():
-        lists = results[0].translations, others, directions[0].references
-        print(evaluation.paired_bootstrap(*lists, tokenized, metric=name))
+    if baseline_lines:
+        lists = results[0].translations, baseline_lines, directions[0].references
+        for name in results[0].scores:
+            print(evaluation.paired_bootstrap(*lists, tokenized, metric=name))
     for result in results:
-        lines = result.direction.sources, result.direction.references
-        for note in notes(translator, result.answers, *lines):
-            prefix = f"{result.direction.name}: " if len(results) > 1 else ""
+        direction = result.direction
+        prefix = f"{direction.name}: " if len(results) > 1 else ""
+        for note in notes(translator, result.answers, direction.sources, direction.references):
             console.print(f"{prefix}{note}")
     if output is not None:
         stream.write_lines([text for result in results for text in result.translations], output)
@@ -144,7 +145,8 @@ def plot(
         pairs = split_pairs(run, data, "test", instead="`--text`")
         text = next(line for line, _ in pairs if line.strip())
     translator = translators.load_runs([run], model, on_too_long="truncate", **settings)
-    (best,) = hypotheses = translator(text, return_attention=True)
+    hypotheses = translator(text, return_attention=True)
+    (best,) = hypotheses
     for report in line_reports([hypotheses]):
         console.print(report)
     if not best.tokens:
@@ -199,16 +201,17 @@ def notes(translator, answers, sources, references):
 
 
 def print_samples(number, *columns):
-    """Prints the first of some sources, translations and references."""
+    """Prints the first `number` rows of the columns: sources, translations and references."""
     for row in itertools.islice(zip(*columns, strict=True), number):
         print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
 
 
 def evaluated(translator, direction, n_best, tokenized):
     """Translates and scores the lines of a direction; returns an `Evaluation`."""
-    lines, references = direction.sources, direction.references
-    options_of_call = {"n_best": n_best, **direction.languages}
-    answers = translators.with_progress(translator, lines, **options_of_call)
+    references = direction.references
+    answers = translators.with_progress(
+        translator, direction.sources, n_best=n_best, **direction.languages
+    )
     ranked = [[hypothesis.text for hypothesis in hypotheses] for hypotheses in answers]
     translations = [texts[0] for texts in ranked]
     scores = {
@@ -234,8 +237,8 @@ def print_table(results):
     for result in results:
         scores = [result.scores.get(name) for name in IN_TABLE]
         values = ["-" if score is None else f"{score.value:.2f}" for score in scores]
-        counts = f"{len(result.answers):,}", f"{result.unfinished:,}"
-        rows.append((result.direction.name, counts[0], *values, counts[1]))
+        lines, unfinished = f"{len(result.answers):,}", f"{result.unfinished:,}"
+        rows.append((result.direction.name, lines, *values, unfinished))
     print(*aligned(rows), sep="\n")
     scores = [score for result in results for score in result.scores.values()]
     shown = {f"{score.name}: {score.signature}" for score in scores if score.name in rows[0]}
@@ -261,12 +264,12 @@ def read_baseline(path, directions):
     if len(directions) > 1:
         names = ", ".join(direction.name for direction in directions)
         raise ValueError(f"`--baseline` must be of one direction. Received: {path}, for {names}")
-    lines = len(directions[0].sources)
-    others = list(read_lines(path))
-    if len(others) != lines:
-        must = f"`--baseline` must hold a translation for each of the {lines:,} lines."
-        raise ValueError(f"{must} Received: {path}, with {len(others):,} lines")
-    return others
+    number = len(directions[0].sources)
+    lines = list(read_lines(path))
+    if len(lines) != number:
+        must = f"`--baseline` must hold a translation for each of the {number:,} lines."
+        raise ValueError(f"{must} Received: {path}, with {len(lines):,} lines")
+    return lines
 
 
 def record(folder, settings, results):
@@ -293,9 +296,9 @@ def record(folder, settings, results):
 
 
 def score_names(references, tokenized):
-    """Returns the names of all scores, but not BLEU if it is 0 for the references themselves.
+    """Returns the names of all scores, without BLEU if even the references themselves score 0.
 
-    BLEU is 0 if no reference has a 4-gram.
+    They do if none of them has a 4-gram.
     """
     complete = ([text or "" for text in texts] for texts in references)
     has_bleu = any(evaluation.bleu(texts, texts, tokenized=tokenized).value for texts in complete)

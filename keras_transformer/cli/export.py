@@ -108,7 +108,7 @@ def export(
 
 
 def check_options(is_saved_model, quantization, inspect, settings):
-    """Raises if the format does not have what is asked for."""
+    """Raises an error if the format or its backend does not support an option or a setting."""
     if quantization and is_saved_model:
         must = "`--quantization` needs `--format ctranslate2`."
         raise ValueError(f"{must} Received: --quantization {quantization}")
@@ -138,7 +138,7 @@ def exported_settings(translator, is_saved_model):
 
 
 def print_differences(settings, held):
-    """Prints the settings of the search that CTranslate2 has in place of the translator's."""
+    """Prints the search settings of CTranslate2 that differ from those of the translator."""
     values = {name: held[name] for name in options.SEARCH_FIELDS}
     other = {name: value for name, value in values.items() if value != settings[name]}
     if other:
@@ -147,11 +147,14 @@ def print_differences(settings, held):
 
 
 def compare_examples(translator, folder):
-    """Prints how many examples CTranslate2 translates otherwise than the run, and what cures it."""
+    """Prints how many examples CTranslate2 translates otherwise than the run.
+
+    If there are some, it also prints how many differ with a beam of 1, and with equal rules.
+    """
     from keras_transformer.runs.translators import load_translator
 
     path = folder / "examples.jsonl"
-    if not path.exists():  # nor are there tokenizers
+    if not path.exists():  # the tokenizers have no files, so `export` wrote no examples
         return
     lines = [json.loads(row)["text"] for row in lines_of(path)]
     engine = load_translator(folder)
@@ -167,9 +170,7 @@ def compare_examples(translator, folder):
         console.print(f"CTranslate2 translates all {len(lines):,} examples as the run does.")
         return
     line, ours, theirs = map(shown, rows[0])
-    greedy = different(
-        *(texts_of(engine_or_run, beam_size=1) for engine_or_run in (translator, engine))
-    )
+    greedy = different(texts_of(translator, beam_size=1), texts_of(engine, beam_size=1))
     rules = {name: getattr(engine.settings, name) for name in ("length_penalty", "stopping")}
     same_rules = different(texts_of(translator, **rules), translations)
     console.print(

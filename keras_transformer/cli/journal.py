@@ -20,10 +20,10 @@ class State:
     """How far a file is, and what decides its content, as its JSON says.
 
     Args:
-        lines: lines of the input that are done.
-        read: their bytes.
-        written: bytes of the file.
-        settings: dict of JSON, by which the file was begun.
+        lines: number of lines of the input that are done.
+        read: number of their bytes.
+        written: number of bytes in the file.
+        settings: dict of JSON, with which the file was begun.
         input: SHA-256 of the bytes that were read.
     """
 
@@ -41,7 +41,7 @@ class Journal:
 
     Args:
         path: path of the file.
-        settings: dict of JSON: everything that can change the content, beside the input.
+        settings: dict of JSON: everything but the input that can change the content.
 
     Example:
 
@@ -90,7 +90,7 @@ class Journal:
                 self._state_file.unlink()
 
     def append(self, text: str, chunk: Chunk) -> None:
-        """Writes what was made of the next chunk of the input, flushed to disk."""
+        """Writes the text that was made of the next chunk of the input, and flushes it to disk."""
         state = self._state
         with named_errors(self._path), open(self._path, "ab") as file:
             file.write(text.encode("utf-8"))
@@ -115,17 +115,18 @@ class Journal:
             stored = State(**json.loads(self._state_file.read_text("utf-8")))
             if stored.written <= size:
                 return stored
-        must = f"{str(self._path)!r} must be as this program left it, beside "
-        must += f"{self._state_file.name!r}."
-        cure = "Move it away, or delete it"
-        raise ValueError(f"{must} Received: a file of {size:,} bytes. {cure}")
+        raise ValueError(
+            f"{str(self._path)!r} must be as this program left it, beside "
+            f"{self._state_file.name!r}. Received: a file of {size:,} bytes. Move it away, or "
+            "delete it"
+        )
 
     def _go_on(self, stored, stream):
-        """Reads what is done already; raises if something else than before decides the rest."""
-        count = stored.read
-        while count and (block := stream.read(min(count, CHUNK_BYTES))):
+        """Reads the input that is done; raises a `ValueError` if it or a setting has changed."""
+        left = stored.read
+        while left and (block := stream.read(min(left, CHUNK_BYTES))):
             self._digest.update(block)
-            count -= len(block)
+            left -= len(block)
         old = stored.settings | {"input": stored.input}
         new = self._state.settings | {"input": self._digest.hexdigest()}
         if changed := [name for name in old | new if old.get(name) != new.get(name)]:

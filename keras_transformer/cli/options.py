@@ -62,19 +62,23 @@ Dtype = Annotated[
     typer.Option(help="Type to compute in. [default: the model's own]"),
 ]
 BatchSentences = Annotated[int, typer.Option(help="Maximum number of sentences in a batch.", min=1)]
-# The settings that are no Python objects.
+# The settings that an option can state: all but Python objects.
 SEARCH_FIELDS = {
     field.name: field
     for field in (*fields(SearchSettings), *fields(TextSettings))
     if field.name not in ("processors", "sampler")
 }
-# What the items of a list are; of languages, an option takes one.
+# Settings that are lists, with the type of an item. An option for a language takes one code.
 ITEMS: dict[str, Any] = {"suppressed_tokens": int, "protect": str}
 # The settings of commands that need only the best translation, and of `score`.
 ONE_BEST = tuple(name for name in SEARCH_FIELDS if name != "distinct_texts")
 OF_PIECES = ("on_too_long", "split", "protect")
 OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
 OF_SCORES = ("length_penalty", "alpha", "max_source_tokens", *LANGUAGES)
+
+
+# How "none" is passed on, for an option that is given once, and for one that may be repeated.
+NONE_VALUES: dict[str, Any] = {"none": None, "['none']": ()}
 
 
 def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -134,8 +138,7 @@ def expand(
             asked = {name: values.pop(name) for name in options}
             chosen = {name: value for name, value in asked.items() if value not in (None, [])}
             values[parameter] = {
-                name: {"none": None, "['none']": ()}.get(str(value), value)
-                for name, value in chosen.items()
+                name: NONE_VALUES.get(str(value), value) for name, value in chosen.items()
             }
             command(**values)
 
@@ -162,6 +165,6 @@ def check_output(path):
 
 
 def help_and_example(command):
-    """Returns the docstring of a command in two parts, as Markdown: the second is shown last."""
+    """Returns the help of a command and its examples, both from its docstring, as Markdown."""
     text, _, lines = inspect.getdoc(command).partition("\n\nExample:\n\n")
     return text, "\n\n".join(["**Example**", *(f"`{line.strip()}`" for line in lines.splitlines())])

@@ -30,7 +30,7 @@ Protect = Annotated[
 
 
 def translator_loader(folder, **options):
-    """Returns a function that loads an exported folder; checks what it can before."""
+    """Returns a function that loads an exported folder; checks first that it can be loaded."""
     from keras_transformer.runs.translators import kind_of
 
     kind = kind_of(folder)

@@ -25,29 +25,24 @@ def translate_chunks(
 ) -> Iterator[tuple[Chunk, list[str], Any]]:
     """Yields each chunk with its lines and what the translator returns for them.
 
-    At the end, it prints which symbols of all lines the source's vocabulary lacks, and how many
-    translations are unfinished.
+    At the end, it prints which symbols of the lines are not in the source's vocabulary, and how
+    many translations are unfinished.
 
     Args:
         translator: called as a `Translator`.
         chunks: iterable of `Chunk`.
         name: name of their stream in errors.
         options: dict, those of each call.
-        ahead: whether a next chunk may be read before one is yielded, so that CTranslate2 does not
-            wait for Python between two. Defaults to `True`.
+        ahead: whether the next chunk may be read before a chunk is yielded, so that CTranslate2
+            does not wait for Python between two chunks. Defaults to `True`.
     """
     from keras_transformer.data.report import UnknownSymbols
     from keras_transformer.decoding.reports import count_unfinished, unfinished_report
 
     calls = 2 if ahead and translator.engine.has_threads else 1
+    pool, waiting = ThreadPoolExecutor(calls), deque[Future[Any]]()
     unknown = UnknownSymbols(translator.source_tokenizer)
     translations: Counter[str] = Counter()
-
-    def done():
-        chunk, lines, answers = waiting.popleft().result()
-        unknown.add(lines, chunk.first)
-        translations.update(count_unfinished(answers))
-        return chunk, lines, answers
 
     def translate(chunk):
         lines = chunk.lines(name)
@@ -58,13 +53,18 @@ def translate_chunks(
                 error.args = (f"Counted from line {chunk.first:,}: {error}",)
             raise
 
-    pool, waiting = ThreadPoolExecutor(calls), deque[Future[Any]]()
+    def next_result():
+        chunk, lines, answers = waiting.popleft().result()
+        unknown.add(lines, chunk.first)
+        translations.update(count_unfinished(answers))
+        return chunk, lines, answers
+
     for chunk in chunks:
         waiting.append(pool.submit(translate, chunk))
         if len(waiting) == calls:
-            yield done()
+            yield next_result()
     while waiting:
-        yield done()
+        yield next_result()
     if note := unknown.note("the source"):
         console.print(note)
     for report in unfinished_report(**translations):
@@ -73,7 +73,7 @@ def translate_chunks(
 
 @contextlib.contextmanager
 def ends_at_once() -> Iterator[None]:
-    """Ends the process at Ctrl-C, or if nobody reads its output: no search in a thread goes on."""
+    """Ends the process at Ctrl-C, or if nobody reads its output, without waiting for threads."""
     try:
         yield
     except KeyboardInterrupt:
@@ -127,11 +127,13 @@ def open_output(path: Path | None) -> Iterator[Output]:
 
 
 def what_decides(translator, runs, model, options):
-    """Returns a dict of JSON with all that decides a translation, beside its source.
+    """Returns a dict of JSON with everything but its source that decides a translation.
 
     Args:
         translator: what `load_translator` returned for `runs` and `model`.
-        options: dict of JSON, those of the call.
+        runs: list of paths: runs, or one exported folder.
+        model: path of another model file of the run, or `None`.
+        options: dict of JSON: the options of the call.
     """
     from keras_transformer.data.tokenizer_file import file_names
     from keras_transformer.runs.folder import RunFolder
@@ -153,10 +155,10 @@ def what_decides(translator, runs, model, options):
     search = {name: repr(value) for name, value in translator.all_settings.items()}
     libraries = ("keras_transformer", *engine.libraries)
     versions = {name: sys.modules[name].__version__ for name in libraries}
-    # Only those that are set: a file of an earlier version, which did not ask them, goes on.
+    # Only those that are set, so that a file which an earlier version began without them goes on.
     variables = {name: os.environ[name] for name in engine.variables if name in os.environ}
-    own = {"model": digest.hexdigest()[:16], "processor": processor()}
-    return own | versions | variables | search | options
+    computation = {"model": digest.hexdigest()[:16], "processor": processor()}
+    return computation | versions | variables | search | options
 
 
 def processor():

@@ -40,7 +40,8 @@ def doctor(
     import_backend()
     from keras_transformer.runs.doctor import run_checks
 
-    run, print_fn = options.run_folder(run, recipe), functools.partial(print, flush=True)
+    run = options.run_folder(run, recipe)
+    print_fn = functools.partial(print, flush=True)
     findings = run_checks(parsed, data, run, timeout, print_fn, started)
     if not all(finding.passed for finding in findings):
         raise typer.Exit(1)
@@ -87,13 +88,13 @@ def train(
         console.print(f"Error: {error}")
         raise typer.Exit(1) from None
     if trainer.is_chief:
-        for name in ("notes", "overlaps"):  # printed when the text was read
+        for name in ("notes", "overlaps"):  # they were printed when the text was read
             report.pop(name, None)
         for name, value in report.items():
             console.print(f"{name.replace('_', ' '):>20}  {yaml_line(value)}")
-        files = ["--source", "FILE", "--reference", "FILE"]
-        test = files if parsed.data.test is None else ["--data", str(data)]
-        console.print(f"Next: {shlex.join(['keras-transformer', 'evaluate', str(run), *test])}")
+        has_test = parsed.data.test is not None
+        text = ["--data", str(data)] if has_test else ["--source", "FILE", "--reference", "FILE"]
+        console.print(f"Next: {shlex.join(['keras-transformer', 'evaluate', str(run), *text])}")
 
 
 @commands.command()

@@ -1,4 +1,4 @@
-"""The translator of a run, its lines and its long lines, for the commands that translate."""
+"""Loads the translator of runs or of an exported folder, for the commands that translate."""
 
 from keras_transformer.cli.backend import SAVED_MODEL, import_backend, import_quietly
 from keras_transformer.cli.progress import sentence_progress
@@ -26,11 +26,11 @@ def load_folders(folders, model=None, *, dtype=None, **settings):
 
 
 def load_exported(folders, **options):
-    """Returns the translator of one exported folder; what it imports prints nothing.
+    """Returns the translator of one exported folder; its imports print nothing.
 
     Args:
-        folders: list of its path.
-        **options: as of `keras_transformer.load_translator`.
+        folders: list with the path of the folder.
+        **options: arguments of `keras_transformer.load_translator`.
     """
     from keras_transformer.runs.translators import kind_of, load_translator
 

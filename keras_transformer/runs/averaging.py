@@ -36,7 +36,7 @@ def average_run(run_folder: Path, output: Path, last: int = 5, best: int = 0) ->
         output: path of the `.keras` file to write.
         last: number of last epochs to average. If fewer consecutive epochs are kept, the last
             checkpoints written every `checkpoint_updates` are averaged instead. Defaults to `5`.
-        best: number of best epochs to average instead. Defaults to `0`.
+        best: number of best epochs to average instead. Defaults to `0`: the last ones.
 
     Returns:
         paths of the averaged checkpoints: the newest first; with `best`, the best first.
@@ -93,11 +93,13 @@ def last_to_average(folder, number):
     # `checkpoint_updates` may have changed on resume: the newest value counts.
     every = metadata[updates[0]].get("every") if updates else None
     updates = _equally_spaced(updates, [step_of(path) for path in updates], every)[:number]
-    return updates if len(epochs) < number == len(updates) else epochs
+    if len(epochs) < number and len(updates) == number:
+        return updates
+    return epochs
 
 
 def _equally_spaced(paths, positions, distance):
-    """The longest prefix of the paths whose neighbouring positions are `distance` apart."""
+    """Returns the longest prefix of the paths whose neighbours are `distance` apart."""
     gaps = [n for n, (a, b) in enumerate(itertools.pairwise(positions), 1) if a - b != distance]
     return paths[: min(gaps, default=len(paths))]
 
@@ -106,8 +108,8 @@ def average_into(model, paths, has_base=False):
     """Sets the weights of a model to the average of the checkpoints' weights.
 
     Args:
-        model: built like the model that was saved; or, with a base, a plain or an adapted model
-            that has its weights.
+        model: built like the model that was saved. With a base, a plain or an adapted model that
+            has the weights of the base.
         paths: paths of checkpoints.
         has_base: whether the checkpoints hold only what was trained. Defaults to `False`.
 
@@ -175,12 +177,10 @@ def average_checkpoints(
 def _weights_in(path, ema, base):
     """Returns the weights of a checkpoint; the arguments are those of `average_checkpoints`."""
     arrays = read_checkpoint(path)[0]
-    part = "model/" if base is None else f"{TRAINED}/"
-    weights = {
-        name: array
-        for name, array in (ema_as_weights(arrays) if ema else arrays).items()
-        if name.startswith(part)
-    }
+    if ema:
+        arrays = ema_as_weights(arrays)
+    prefix = "model/" if base is None else f"{TRAINED}/"
+    weights = {name: array for name, array in arrays.items() if name.startswith(prefix)}
     return weights if base is None else merged_arrays(base, weights)
 
 

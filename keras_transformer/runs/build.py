@@ -29,7 +29,7 @@ Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]  # of source and target
 
 
 def make_tokenizers(recipe, data_folder, files):
-    """Writes the tokenizers of a recipe: copied from `init_from`, or from its files, or trained.
+    """Writes the tokenizers of a recipe: those of the run `init_from`, or of `files`, or new ones.
 
     Args:
         recipe: `Recipe`.
@@ -37,15 +37,16 @@ def make_tokenizers(recipe, data_folder, files):
         files: paths to write, in one folder: one joint path, or source and target.
     """
     files[0].parent.mkdir(parents=True, exist_ok=True)
-    settings, other = recipe.vocabulary, None
+    settings = recipe.vocabulary
+    inherited = None  # the settings that the tokenizers of `init_from` were trained with
     init_from = recipe.training.init_from
     if init_from is not None:
         run = RunFolder.existing(init_from)
         if run.recipe_file.is_file():
-            other = run.recipe().vocabulary
-            if settings.joint != other.joint:
+            inherited = run.recipe().vocabulary
+            if settings.joint != inherited.joint:
                 raise ValueError(
-                    f"`joint` of `vocabulary` must be {other.joint}, as in {init_from!r}. "
+                    f"`joint` of `vocabulary` must be {inherited.joint}, as in {init_from!r}. "
                     f"Received: joint={settings.joint}"
                 )
         tokenizers = [Tokenizer.load(file) for file in run.tokenizer_files(settings.joint)]
@@ -57,7 +58,7 @@ def make_tokenizers(recipe, data_folder, files):
         _train_tokenizers(recipe, data_folder, files)
         return
     origin = "`files`" if init_from is None else f"`init_from`, {init_from!r}"
-    settings.require_inherited(origin, tokenizers, other)
+    settings.require_inherited(origin, tokenizers, inherited)
     for tokenizer, file in zip(tokenizers, files, strict=True):
         tokenizer.save(file)
 
@@ -65,9 +66,12 @@ def make_tokenizers(recipe, data_folder, files):
 def _train_tokenizers(recipe, data_folder, files):
     settings = recipe.vocabulary
     pairs = recipe.data.pairs("train", data_folder)
-    both = itertools.chain.from_iterable
+    # If the vocabulary is joint, there is one file for two sides.
     for side, (file, (kind, rule)) in enumerate(zip(files, settings.sides, strict=False)):
-        text = both(pairs) if settings.joint else (pair[side] for pair in pairs)
+        if settings.joint:
+            text = itertools.chain.from_iterable(pairs)
+        else:
+            text = (pair[side] for pair in pairs)
         options = {"path": file, "vocabulary_size": settings.size, "normalization": rule}
         if kind == "subwords":
             options |= {name: getattr(settings, name) for name in SUBWORD_OPTIONS}
@@ -80,7 +84,7 @@ def _train_tokenizers(recipe, data_folder, files):
 
 
 def find_tokenizers(recipe, data_folder, run, scratch):
-    """Returns the tokenizers of a run, or those that it will train, written to `scratch`."""
+    """Returns the tokenizers of a run. If it has none yet, makes them in the folder `scratch`."""
     files = run.tokenizer_files(recipe.vocabulary.joint)
     if not all(file.is_file() for file in (run.recipe_file, *files)):
         new = run.new_tokenizer_files(recipe.vocabulary.joint)
@@ -96,7 +100,7 @@ def load_tokenizers(files):
 
 
 def tag_sources(recipe, tokenizers):
-    """Returns the tokenizers for a translator: every source begins with the tag of the recipe."""
+    """Returns the tokenizers for a translator: they begin every source with the recipe's tag."""
     source, target = tokenizers
     tag = recipe.data.tag
     return (source if tag is None else source.with_tag(tag)), target
@@ -109,7 +113,7 @@ def store_of(recipe, data_folder, run):
 
 
 def pairs_of(recipe, data_folder, tokenizers, split):
-    """Returns the pairs of a split; those for training have placeholders, if tokenizers have.
+    """Returns the pairs of a split; training pairs get placeholders, if the tokenizers have any.
 
     Raises a `ValueError` if the vocabulary lacks a tag, before the pairs are tokenised.
     """
@@ -122,7 +126,7 @@ def pairs_of(recipe, data_folder, tokenizers, split):
 
 
 def splitting_languages(recipe, tokenizers, pairs):
-    """Returns the languages of each part of the pairs, if they decide how its text is split."""
+    """Returns the languages of each part of the pairs; none if no tokenizer splits by language."""
     if not any(map(splits_by_language, tokenizers)):
         return []
     codes = [recipe.search.get(name) for name in LANGUAGES]
@@ -189,10 +193,10 @@ def _optimizer(training, config, batches_per_epoch):
         "ema_momentum": training.ema_momentum or 0.99,
     }
     if training.optimizer == "adafactor":
-        # The rate of the schedule as it is: not bounded by another one, and not multiplied by the
-        # size of the weights, which is 0 for a new matrix of LoRA.
-        as_it_is = {"relative_step": False, "epsilon_2": 1.0}
-        optimizer = keras.optimizers.Adafactor(schedule, **as_it_is, **shared)
+        # Uses the rate of the schedule unchanged: not bounded by a rate of Adafactor, and not
+        # multiplied by the size of the weights, which is 0 for a new matrix of LoRA.
+        unchanged_rate = {"relative_step": False, "epsilon_2": 1.0}
+        optimizer = keras.optimizers.Adafactor(schedule, **unchanged_rate, **shared)
     else:
         betas = {"beta_1": training.beta_1, "beta_2": training.beta_2}
         optimizer = Adam(schedule, epsilon=training.adam_epsilon, **betas, **shared)
@@ -225,8 +229,9 @@ def _schedule(training, width, batches_per_epoch):
 def schedule_warnings(training, batches_per_epoch):
     """Yields a line for each length of the schedule that does not fit the updates of the run."""
     updates = training.epochs * batches_per_epoch
-    if training.warmup_steps > (most := int(MAX_WARMUP * updates)):
-        usual = min(max(int(USUAL_WARMUP * updates), LEAST_WARMUP), most)
+    longest = int(MAX_WARMUP * updates)
+    if training.warmup_steps > longest:
+        usual = min(max(int(USUAL_WARMUP * updates), LEAST_WARMUP), longest)
         lower = f"lower `warmup_steps` to about {usual:,}, or " if usual else ""
         yield (
             f"the warm-up takes {training.warmup_steps:,} of the {updates:,} updates "

@@ -48,7 +48,7 @@ class TrainingLogger(keras.callbacks.Callback):
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        # Row n: sums over the first n batches.
+        # Row n has sums over the first n batches: target tokens, tokens, and token slots.
         self._counts = np.pad(self._stream.token_counts(epoch).cumsum(axis=0), ((1, 0), (0, 0)))
         self._stream.sums = {}  # `RunKeeper` sets it when it resumes within an epoch
         self._start(batch=0)
@@ -75,7 +75,9 @@ class TrainingLogger(keras.callbacks.Callback):
         logs.update(self._values)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._tokens, self._seconds = np.add((self._tokens, self._seconds), self._epoch)
+        target_tokens, seconds = self._epoch
+        self._tokens += target_tokens
+        self._seconds += seconds
         if logs is None:
             return
         logs.update(learning_rate=float(self.model.optimizer.learning_rate), **self._values)

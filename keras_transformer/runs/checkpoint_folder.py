@@ -24,10 +24,9 @@ class CheckpointFolder:
 
     A checkpoint has one or more kinds: `"epoch"` (written after an epoch), `"updates"` (written
     every `checkpoint_updates`), `"stop"` (written when a run is stopped) or `"start"` (written
-    before the first update). Each `save` keeps the
-    last `keep_last` of the kind `"epoch"`, the last `keep_last` of the kind `"updates"` and the
-    `keep_best` best ones, and deletes the others. Unreadable files do not count and are not
-    deleted.
+    before the first update). Each `save` keeps the new checkpoint, the last `keep_last` of the kind
+    `"epoch"`, the last `keep_last` of the kind `"updates"` and the `keep_best` best ones, and
+    deletes the others. Unreadable files do not count and are not deleted.
 
     Args:
         path: path of the folder. The first `save` makes it.
@@ -73,7 +72,7 @@ class CheckpointFolder:
         score: float | None = None,
         kinds: Sequence[str] = (),
     ) -> pathlib.Path:
-        """Writes a checkpoint, then deletes all but the last and the best ones.
+        """Writes a checkpoint, then deletes the old ones that the folder need not keep.
 
         Args:
             step: number of updates. A checkpoint of the same step is replaced.
@@ -100,10 +99,10 @@ class CheckpointFolder:
         if kinds:
             stored["kinds"] = list(kinds)
         write_checkpoint(path, arrays, stored)
-        kept = {path, *self.best(self.keep_best)}
+        to_keep = {path, *self.best(self.keep_best)}
         for kind in ("epoch", "updates"):
-            kept.update(self.last(self.keep_last, kind))
-        for other in self.metadata().keys() - kept:
+            to_keep.update(self.last(self.keep_last, kind))
+        for other in self.metadata().keys() - to_keep:
             other.unlink()
         return path
 
@@ -173,8 +172,8 @@ class CheckpointFolder:
         return None
 
     def _files(self):
-        """Paths with a checkpoint name, the newest first."""
-        paths = filter(lambda path: step_of(path) >= 0, self.path.glob("checkpoint-*.npz"))
+        """Returns the paths with a checkpoint's name, the newest first."""
+        paths = [path for path in self.path.glob("checkpoint-*.npz") if step_of(path) >= 0]
         return sorted(paths, key=step_of, reverse=True)
 
 

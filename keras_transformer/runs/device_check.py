@@ -29,8 +29,10 @@ def all_reduce(distribution, devices):
     """
     strategy = run_devices(TrainingSettings(distribution=distribution, devices=devices))
     started = time.perf_counter()
-    is_local = isinstance(strategy, LocalDevices)
-    sums, names = (_sum_over_devices if is_local else _sum_over_replicas)(strategy)
+    if isinstance(strategy, LocalDevices):
+        sums, names = _sum_over_devices(strategy)
+    else:
+        sums, names = _sum_over_replicas(strategy)
     replicas, workers = strategy.num_replicas_in_sync, num_workers(strategy)
     is_right = all(np.all(value == replicas) for value in sums)
     is_right = is_right and sum_over_workers(strategy, 1.0) == workers
@@ -78,7 +80,7 @@ def main():
 
 
 def check_devices(distribution, devices, timeout):
-    """Names the device of a run; runs `all_reduce` in a subprocess if it has several, or workers.
+    """Runs `all_reduce`: in a subprocess if the run has several devices or workers.
 
     A collective that waits for a dead worker holds the GIL and ignores every signal but SIGKILL, so
     the check runs in a subprocess.
@@ -98,7 +100,7 @@ def check_devices(distribution, devices, timeout):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | on_demand
     command = [sys.executable, "-c", code, json.dumps([distribution, devices])]
     try:
-        ran = subprocess.run(command, capture_output=True, timeout=timeout, env=environment)
+        ended = subprocess.run(command, capture_output=True, timeout=timeout, env=environment)
     except subprocess.TimeoutExpired:
         unreached = [address for address in _workers() if not _is_reachable(address)]
         if not unreached:
@@ -107,10 +109,10 @@ def check_devices(distribution, devices, timeout):
             f"no worker at {', '.join(unreached)} within {timeout:g} s: start `doctor` on all "
             "workers at the same time, and open these ports in firewalls"
         )
-    if not ran.returncode:
-        return json.loads(ran.stdout.splitlines()[-1])
-    last = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return False, f"ended with code {ran.returncode}: {last}{_advice()}"
+    if ended.returncode == 0:
+        return json.loads(ended.stdout.splitlines()[-1])
+    last_line = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return False, f"ended with code {ended.returncode}: {last_line}{_advice()}"
 
 
 def _is_alone(distribution, devices):
@@ -132,8 +134,9 @@ def _number_of_gpus():
 
 
 def _advice():
-    several = _number_of_gpus() > 1  # NCCL connects the GPUs of a machine
-    return ", or try the environment variable NCCL_P2P_DISABLE=1" if several else ""
+    """Returns what may cure a failed all-reduce; empty unless NCCL connects several GPUs."""
+    has_several_gpus = _number_of_gpus() > 1
+    return ", or try the environment variable NCCL_P2P_DISABLE=1" if has_several_gpus else ""
 
 
 def _workers():

@@ -43,7 +43,7 @@ class Finding:
         name: what was checked.
         passed: `None` if the check did not run because another one failed.
         detail: what was measured, or what is wrong and what to do; one line.
-        seconds: time since the check before, so that the checks' seconds add up to the whole.
+        seconds: time since the previous check ended, so that all seconds add up to the whole time.
         warnings: what may be wrong although the check passed; lines of text.
 
     Example:
@@ -87,11 +87,12 @@ def run_checks(
         data_folder: folder that the recipe's paths are relative to.
         run_folder: path of the run's folder; it may not exist. If it holds a vocabulary, the checks
             use that vocabulary. The disk check measures the free space of this folder's disk.
-            Nothing is written to the folder. Defaults to the working directory.
+            Nothing is written to the folder. Defaults to a new run, on the disk of the working
+            directory.
         timeout: time limit of the device check, in seconds.
         print_fn: called with each finding as text. Standard error says which check runs.
         started: the value of `time.perf_counter()` that the first check's seconds count from.
-            Defaults to the present one.
+            Defaults to now.
 
     Returns:
         the findings.
@@ -99,7 +100,8 @@ def run_checks(
     Raises:
         ValueError: if the folder holds a run of another recipe.
     """
-    findings, ended = [], time.perf_counter() if started is None else started
+    findings = []
+    ended = time.perf_counter() if started is None else started  # the previous check
     with tempfile.TemporaryDirectory() as scratch:
         checks = _Checks(recipe, data_folder, run_folder, scratch, timeout)
         checks.preparation = time.perf_counter() - ended
@@ -112,7 +114,8 @@ def run_checks(
                 passed, detail = None, f"not run: needs {error}"
             except Exception as error:  # any exception is a failed check
                 passed, detail = False, f"{type(error).__name__}: {error}"
-            seconds, ended = time.perf_counter() - ended, time.perf_counter()
+            now = time.perf_counter()
+            seconds, ended = now - ended, now
             detail = " ".join(detail.split())
             findings.append(Finding(name, passed, detail, seconds, tuple(warnings)))
             print_fn(str(findings[-1]))
@@ -164,13 +167,15 @@ class _Checks:
         _require(data=self.sample)
         tokenizers = self.tokenizers or self._tokenizers()  # raises the error that `data` hides
         _require(data=self.stream)
-        batches = self.stream.batches(epoch=0)
-        rows, *widths = np.array([self.stream.shape(batch) for batch in batches]).T
-        self.batches = rows * sum(widths), np.maximum(*widths)  # slots, and longest sentence
+        shapes = [self.stream.shape(batch) for batch in self.stream.batches(epoch=0)]
+        rows, source_lengths, target_lengths = np.array(shapes).T
+        token_slots = rows * (source_lengths + target_lengths)
+        self.batches = token_slots, np.maximum(source_lengths, target_lengths)
         sides = zip(tokenizers, self.stream.report.changes, strict=True)
-        passed, details = zip(*(check_tokenizer(*side) for side in sides), strict=True)
-        advice = "" if all(passed) else ": train the vocabulary on this text"
-        return all(passed), "; ".join(details) + advice
+        results = [check_tokenizer(tokenizer, changes) for tokenizer, changes in sides]
+        passed = all(is_known for is_known, _ in results)
+        advice = "" if passed else ": train the vocabulary on this text"
+        return passed, "; ".join(detail for _, detail in results) + advice
 
     def memory(self):
         _require(devices=self.trainer, vocabulary=self.batches)
@@ -214,8 +219,9 @@ class _Checks:
             stored = model.trainable_weights if training.has_base else model.weights
             size = bytes_of([*stored, *model.optimizer.variables])
         updates = training.epochs * self.stream.report.batches_per_epoch
-        number = min(training.keep_last + training.keep_best, training.epochs) + 1
-        number += min(training.keep_last, updates // training.checkpoint_updates)
+        of_epochs = min(training.keep_last + training.keep_best, training.epochs)
+        of_updates = min(training.keep_last, updates // training.checkpoint_updates)
+        number = of_epochs + of_updates + 1  # a new one is written before an old one is deleted
         needed = size * number
         parents = (self.disk_folder, *self.disk_folder.parents)
         folder = next(path for path in parents if path.is_dir())
@@ -228,16 +234,16 @@ class _Checks:
         return free >= needed, result if free >= needed else result + advice
 
     def _symbols(self):
-        """Yields warnings: targets with symbols that nothing separates, symbols that are new."""
+        """Yields warnings: that most targets are one word; unknown symbols in `validation`."""
         targets = [target for _, target in self.sample.items]
         if self.tokenizers[1].kind == WORDS:
-            alone = sum(len(target) > 1 == len(target.split()) for target in targets)
-            if 2 * alone > len(targets):
+            single_words = sum(len(text) > 1 and len(text.split()) == 1 for text in targets)
+            if 2 * single_words > len(targets):
                 yield "most targets are one word: separate symbols, or set `target: characters`"
         if self.recipe.data.validation is not None:
             pairs = self.recipe.data.pairs("validation", self.folders[0])
             for index, side in enumerate(("source", "target")):
-                # Read only for a tokenizer of symbols.
+                # Reads the texts only if the tokenizer is one of symbols.
                 unknown = UnknownSymbols(self.tokenizers[index], (pair[index] for pair in pairs))
                 yield from filter(None, [unknown.note(f"the {side} of `validation`")])
 
@@ -261,13 +267,13 @@ class _Checks:
         losses = []
         for index in indices:
             self.stream.seek(0, int(index))
-            first = {"steps_per_epoch": 1, "shuffle": False, "verbose": 0}
-            losses += model.fit(self.stream.dataset(), **first).history["loss"]
+            one_update = {"steps_per_epoch": 1, "shuffle": False, "verbose": 0}
+            losses += model.fit(self.stream.dataset(), **one_update).history["loss"]
         return model, losses
 
 
 def bytes_of(variables):
-    """Returns the memory of variables."""
+    """Returns the bytes that variables take."""
     return sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in variables)
 
 

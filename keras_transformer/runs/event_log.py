@@ -18,7 +18,8 @@ from keras_transformer.types import Path
 class EventLogger(keras.callbacks.Callback):
     """Logs the values of each epoch for TensorBoard.
 
-    It writes the tags of `keras.callbacks.TensorBoard`, which needs TensorFlow on every backend.
+    It writes the same tags as `keras.callbacks.TensorBoard`, which needs TensorFlow on every
+    backend.
 
     Args:
         folder: path of the folder: its subfolder `train` gets the values of training, and
@@ -37,11 +38,11 @@ class EventLogger(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         for name, value in (logs or {}).items():
-            own = name.removeprefix("val_")
-            self._write("train" if own == name else "validation", f"epoch_{own}", value, epoch)
+            folder = "validation" if name.startswith("val_") else "train"
+            self._write(folder, f"epoch_{name.removeprefix('val_')}", value, epoch)
 
     def _write(self, folder, tag, value, step):
-        """Adds a number to the file of a subfolder, which is made with the first one."""
+        """Appends a number to the file of a subfolder; makes both if they are missing."""
         path = self._folder / folder / self._name
         path.parent.mkdir(parents=True, exist_ok=True)
         tensor = make_tensor_proto(float(value), dtype="float32")
@@ -49,7 +50,7 @@ class EventLogger(keras.callbacks.Callback):
         events = [Event(step=step, summary=Summary(value=[entry]))]
         if not path.exists():
             events.insert(0, Event(file_version="brain.Event:2"))
-        # Not kept open: an error within `fit` would leave it so.
+        # Closed after each number: an error within `fit` would leave an open file open.
         with open(path, "ab") as file:
             for event in events:
                 event.wall_time = time.time()

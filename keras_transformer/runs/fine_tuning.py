@@ -52,10 +52,10 @@ def _freeze(model, pattern):
 
 
 def base_of(training: TrainingSettings) -> dict[str, str] | None:
-    """Returns path and hash of the model file of `init_from`, if a part of the model is trained.
+    """Returns path and hash of the model file of `init_from`; `None` if all weights are trained.
 
     Raises:
-        FileNotFoundError: if it is missing.
+        FileNotFoundError: if the file is missing.
     """
     if not training.has_base:
         return None
@@ -65,20 +65,23 @@ def base_of(training: TrainingSettings) -> dict[str, str] | None:
 
 
 def merged_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the weights of a plain model, with what was trained beside them, by their paths.
+    """Yields path and array of each weight of a plain model, made of those of an adapted one.
+
+    What was trained beside a weight, such as a difference by LoRA, is added to it.
 
     Args:
-        weights: variables or arrays of an adapted model by their paths.
+        weights: variables or arrays of the adapted model by their paths.
     """
     layers: dict[str, dict[str, Any]] = collections.defaultdict(dict)
     for path, weight in weights.items():
         layer, _, name = path.rpartition("/")
         layers[layer][name] = weight
-    for layer, parts in layers.items():
-        beside = {name: _array(part) for name, part in parts.items() if is_beside(name)}
-        for name, part in parts.items():
-            if name not in beside:  # LoRA has no factor, as `adapt` makes it
-                yield f"{layer}/{name}", with_trained(_array(part), beside, name)
+    for layer, by_name in layers.items():
+        beside = {name: _array(weight) for name, weight in by_name.items() if is_beside(name)}
+        for name, weight in by_name.items():
+            if name not in beside:
+                # The factor of LoRA is 1, as `adapt` makes it.
+                yield f"{layer}/{name}", with_trained(_array(weight), beside, name)
 
 
 def _array(value):
@@ -88,18 +91,18 @@ def _array(value):
 def merged_arrays(
     base: Mapping[str, np.ndarray], trained: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Returns the state of a plain model.
+    """Returns the state of a plain model, made of the frozen and the trained weights.
 
     Args:
-        base: that of a model with the weights that are frozen, see `model_state`.
-        trained: that of the trained part, `trained/<path>`.
+        base: state of the model that the frozen weights are from, see `model_state`.
+        trained: state of the trained part: `trained/<path>` to array.
     """
     parts = {name.replace(f"{TRAINED}/", "model/", 1): array for name, array in trained.items()}
     return dict(merged_weights({**base, **parts}))
 
 
 def plain_model(model: Transformer) -> Transformer:
-    """Returns a model with the weights of an adapted one, whose weights are all trainable."""
+    """Returns a plain model, all trainable, with the weights of an adapted one."""
     plain = type(model)(model.config, dtype=model.dtype_policy)
     variables = {weight.path: weight for weight in plain.weights}
     for path, value in merged_weights({weight.path: weight for weight in model.weights}):
@@ -111,7 +114,7 @@ def set_weights(model: Transformer, weight_of: Callable[[str], Any]) -> None:
     """Sets the weights of a plain or adapted model to those of a plain one.
 
     Args:
-        model: what is trained beside its weights then changes nothing.
+        model: what is trained beside its weights is set to change nothing: LoRA's differences to 0.
         weight_of: returns the weight of a path.
     """
     for weight in model.weights:

@@ -53,8 +53,8 @@ class FitScope:
 
         Args:
             params: those of the callback: Keras gives all callbacks of a `fit` the same object.
-            is_closed_by_fit: whether `fit` closes the scope however it ends. That of a plain Keras
-                model does not; then the next scope of the thread does, if an error ends `fit`.
+            is_closed_by_fit: whether `fit` closes the scope also after an error. The `fit` of a
+                plain Keras model does not; then the next scope of the thread closes this one.
 
         Raises:
             ValueError: if a scope of the same `fit` is open.
@@ -73,7 +73,7 @@ class FitScope:
                 self._old_handlers[number] = signal.signal(number, self._on_signal)
 
     def close(self) -> None:
-        """Frees the lock and restores the signal handlers from before. May be called again."""
+        """Restores the signal handlers from before and closes `stack`. May be called again."""
         if self.is_open:
             FitScope._open.remove(self)
         while self._old_handlers:
@@ -83,7 +83,7 @@ class FitScope:
         self.stack.close()
 
     def _is_left_open(self):
-        """Whether its `fit` must have failed, because the thread begins another one or ended."""
+        """Whether its `fit` must have failed, because its thread begins another one or ended."""
         is_over = self._thread is threading.current_thread() or not self._thread.is_alive()
         return is_over and not self._is_closed_by_fit
 

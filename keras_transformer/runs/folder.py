@@ -73,10 +73,11 @@ class RunFolder:
         return [self.path / name for name in ((JOINT,) if joint else SIDES)]
 
     def tokenizer_files(self, joint: bool) -> list[Path]:
-        """Returns the paths of the tokenizers, which in runs of before end with `.model`."""
+        """Returns the paths of the tokenizers; those of earlier versions end with `.model`."""
         files = self.new_tokenizer_files(joint)
-        before = [file.with_suffix(".model") for file in files]
-        return before if before[0].is_file() and not files[0].is_file() else files
+        old_files = [file.with_suffix(".model") for file in files]
+        is_old = old_files[0].is_file() and not files[0].is_file()
+        return old_files if is_old else files
 
     # === Manifest ===
 
@@ -222,7 +223,7 @@ class RunFolder:
 
 
 def _files_like(folder, pattern):
-    """Files in a folder or its subfolders whose full name matches a pattern."""
+    """Yields the files in a folder and its subfolders whose whole name matches a pattern."""
     for path in (*folder.glob("*"), *folder.glob("*/*")):
         if re.fullmatch(pattern, path.name) and path.is_file():
             yield path
@@ -230,4 +231,4 @@ def _files_like(folder, pattern):
 
 def _write_json(path, value):
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_text(path, text, unique=True)  # `reset` holds another lock
+    write_text(path, text, unique=True)  # `reset` writes without the lock of `_files_locked`

@@ -44,16 +44,19 @@ def identity_of(
 
 
 def _training_of(model):
-    """The configs of a compiled model, its optimizer and its loss, as JSON.
+    """Returns the configs of a compiled model, its optimizer and its loss, as JSON.
 
     Weights, random states and a learning rate that is a number are in the checkpoint, not here.
-    What has no config is left out.
+    An object without a config counts as `None`; a model without one, as its layers.
     """
-    parts = [part for part in parts_of(model, "").values() if isinstance(part, keras.layers.Layer)]
     has_config = type(model).get_config is not keras.Model.get_config
-    whole = _config(serialize, model) if has_config else None
+    config = _config(serialize, model) if has_config else None
+    if config is None:
+        parts = parts_of(model, "").values()
+        layers = [part for part in parts if isinstance(part, keras.layers.Layer)]
+        config = [_config(serialize, layer) for layer in layers]
     return {
-        "model": [_config(serialize, part) for part in parts] if whole is None else whole,
+        "model": config,
         "r_drop": model.r_drop if isinstance(model, TrainingStep) else 0.0,
         "optimizer": _config(serialize, model.optimizer),
         "loss": _config(serialize, model.loss),
@@ -62,8 +65,12 @@ def _training_of(model):
 
 
 def _config(make, *arguments):
-    with contextlib.suppress(Exception), warnings.catch_warnings():  # of a class of the user
-        warnings.simplefilter("ignore")  # of a loss that is a lambda
+    """Returns what `make` returns for the arguments, as plain values of JSON; `None` if it fails.
+
+    A class of the user may raise any exception.
+    """
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns of a loss that is a lambda
         return json.loads(json.dumps(make(*arguments)))
     return None
 
@@ -100,8 +107,8 @@ def check_identity(
         advice: what to do instead of resuming, for the message.
     """
     for name, split in (("data", "training"), ("validation", "validation")):
-        values = saved[name], identity[name]
-        if values[0] != values[1] and None not in values:  # one `fit` had no validation data
+        old, new = saved[name], identity[name]
+        if old != new and None not in (old, new):  # `None`: that `fit` had no validation data
             raise ValueError(
                 f"The {split} pairs differ from those of {path}. Use the same data, or {advice}."
             )

@@ -74,8 +74,8 @@ class RunKeeper(ClosedCallback):
             notebook shows its message without a traceback.
         RunInUseError: from `fit`, if another process trains in the folder.
         ValueError: if `dataset` is not a dataset of `make_dataset`, or the `mode` of `checkpoints`
-            is missing although it is needed; from `fit`, if the folder holds
-            checkpoints of another model, optimizer, loss or other data, or the run of a recipe.
+            is missing although it is needed; from `fit`, if the folder holds checkpoints of another
+            model, optimizer, loss or other data, or the run of a recipe.
 
     Example:
 
@@ -109,7 +109,8 @@ class RunKeeper(ClosedCallback):
     ) -> None:
         super().__init__()
         for name, value in (("every", every), ("patience", patience)):
-            if not (value is None and name == "patience") and not (value or 0) >= 1:
+            is_valid = name == "patience" if value is None else value >= 1
+            if not is_valid:
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value!r}")
         self._has_recipe = isinstance(folder, RunFolder)
         self._run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
@@ -204,8 +205,8 @@ class RunKeeper(ClosedCallback):
 
     def _check_new(self):
         """Raises a `ValueError` if the folder holds results although there is no checkpoint."""
-        is_kept = not self._has_recipe and self._run.history_file.is_file()
-        if is_kept or "updates" in self._run.report():
+        has_history = not self._has_recipe and self._run.history_file.is_file()
+        if has_history or "updates" in self._run.report():
             raise ValueError(
                 f"{self._run.path} holds results, but {self._folder.path} holds no checkpoint to "
                 f"resume from. Restore the checkpoints, or {self._advice}."
@@ -272,8 +273,8 @@ class RunKeeper(ClosedCallback):
     def _go_to_position(self):
         """Sets the dataset, and in an interrupted epoch also the metrics, to the position."""
         state = self.state
-        is_read = keras.backend.backend() == "torch"  # its `fit` reads the batches it skips
-        self._stream.seek(state.epoch, state.batch, repeat_skipped=is_read)
+        reads_skipped = keras.backend.backend() == "torch"  # its `fit` reads what it skips
+        self._stream.seek(state.epoch, state.batch, repeat_skipped=reads_skipped)
         self._stream.is_read = False
         if state.batch:
             self._restore_metrics()
@@ -410,7 +411,7 @@ class RunKeeper(ClosedCallback):
 
     @contextlib.contextmanager
     def _closed_on_error(self):
-        """Closes the callback if an error ends `fit`: that of a plain Keras model does not."""
+        """Closes the callback if the block fails: the `fit` of a plain Keras model does not."""
         try:
             yield
         except BaseException:
@@ -421,7 +422,7 @@ class RunKeeper(ClosedCallback):
         """Restores the signal handlers from before the training, and frees the folder.
 
         Called when `fit` ends. If the `fit` of a plain Keras model fails in another callback, call
-        it yourself; else the next `fit` of the thread with a `RunKeeper` does.
+        this yourself; otherwise the next `fit` with a `RunKeeper` in the same thread does.
         """
         if not self._scope.is_open:
             return

@@ -61,7 +61,7 @@ def load_run(
         lengths = recipe.data.max_length, loaded.config.max_sequence_length
         settings["max_source_tokens"] = min(filter(None, lengths))
     if is_frozen:
-        loaded = freeze(loaded, dtype, is_shared=False)  # nobody else has the models
+        loaded = freeze(loaded, dtype, is_shared=False)  # only this translator uses the models
     return Translator(loaded, *tokenizers[0], **settings)
 
 
@@ -119,9 +119,10 @@ def take_weights(model, run_folder):
     weights = {weight.path: weight for weight in other.weights}
 
     def block_of_other(match):
-        """The first block becomes the first, the last the last, and the others between them."""
+        """Returns the path of a block of the run: first for first, last for last, evenly spaced."""
         stack, index = match.groups()
-        last, last_of_other = (c[f"num_{stack}_layers"] - 1 for c in (mine, theirs))
+        last = mine[f"num_{stack}_layers"] - 1
+        last_of_other = theirs[f"num_{stack}_layers"] - 1
         return f"{stack}/block_{int(index) * last_of_other // max(last, 1)}/"
 
     def weight_of_other(path):

@@ -1,6 +1,6 @@
 """The memory of devices, on any backend.
 
-Pure Python, until a GPU is asked for.
+Imports a backend only to read the memory of its GPUs.
 """
 
 
@@ -13,7 +13,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def peak_memory_of_gpus() -> list[int]:
-    """Returns the most bytes that this process has used on each GPU; none without a GPU."""
+    """Returns, for each GPU, the maximum number of bytes that this process has had in use."""
     import keras
 
     backend = keras.config.backend()
@@ -26,7 +26,7 @@ def peak_memory_of_gpus() -> list[int]:
     if backend == "jax":
         import jax
 
-        statistics = [device.memory_stats() for device in jax.local_devices()]  # `None` of a CPU
+        statistics = [device.memory_stats() for device in jax.local_devices()]  # `None` for a CPU
         return [stats["peak_bytes_in_use"] for stats in statistics if stats]
     import torch
 

@@ -64,7 +64,7 @@ class TrainingProgress(ClosedCallback):
 
     def close(self):
         """Removes the bar."""
-        if not self._bar.disable:  # rich before 14.1 ends also such a bar, with an empty line
+        if not self._bar.disable:  # `stop` of rich before 14.1 would print an empty line
             self._bar.stop()
 
     # === Callback methods ===
@@ -100,7 +100,7 @@ class TrainingProgress(ClosedCallback):
         self._bar.reset(self._task, completed=batch, description=self._epoch)
 
     def _move(self, batch, logs):
-        """Moves the bar, in the width that the figures leave."""
+        """Moves the bar, and makes it as wide as the figures allow."""
         least, most = BAR_WIDTHS
         # The terminal writes ^C after the line, which must not wrap.
         others = f"{self._epoch}  {self._batches}/{self._batches}  0:00:00^C"
@@ -111,7 +111,7 @@ class TrainingProgress(ClosedCallback):
 
 
 def figures_of(logs, names, room=math.inf):
-    """Returns the figures of some logs in one line, without the less important if room is short.
+    """Returns the figures in some logs as one line; leaves out the least important for `room`.
 
     Args:
         logs: dict of name to value.

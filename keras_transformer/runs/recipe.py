@@ -72,11 +72,11 @@ class CorpusSettings(ReadOptions):
     def __post_init__(self):
         super().__post_init__()
         names = "file", "source", "target", *EMBEDDED, "size"
-        given = [name for name in names if getattr(self, name) is not None]
-        if given not in (["file"], ["source", "target"], *([name, "size"] for name in EMBEDDED)):
+        keys = [name for name in names if getattr(self, name) is not None]
+        if keys not in (["file"], ["source", "target"], *([name, "size"] for name in EMBEDDED)):
             raise ValueError(
                 "A corpus must have `file`, or `source` and `target`, or `size` and one of "
-                f"{', '.join(EMBEDDED)}. Received: {', '.join(given) or 'none'}"
+                f"{', '.join(EMBEDDED)}. Received: {', '.join(keys) or 'none'}"
             )
         for name in EMBEDDED:
             if getattr(self, name) is not None:
@@ -93,7 +93,7 @@ class CorpusSettings(ReadOptions):
         if self.languages or self.number_names:
             return self.languages or ("en", "de")
         matches = [_LANGUAGE.search(name or "") for name in (self.source, self.target)]
-        return [code and code[1] for code in matches]
+        return [match and match[1] for match in matches]
 
     def read(self, folder: types.Path) -> Corpus:
         """Returns the corpus; `folder` is what its paths are relative to."""
@@ -255,8 +255,8 @@ class Recipe(Settings):
     def __post_init__(self):
         super().__post_init__()
         try:
-            for name in sorted(GONE_SETTINGS.keys() & self.search.keys()):
-                raise ValueError(f"`{name}` has gone: {GONE_SETTINGS[name]}. Leave it out")
+            if gone := sorted(GONE_SETTINGS.keys() & self.search.keys()):
+                raise ValueError(f"`{gone[0]}` has gone: {GONE_SETTINGS[gone[0]]}. Leave it out")
             search, text = divided(self.search)
             SearchSettings.from_dict(search, TextSettings.__dataclass_fields__)
             TextSettings.from_dict(text)
@@ -267,10 +267,10 @@ class Recipe(Settings):
         if self.training.init_from is not None:  # relative to the current working folder
             training = replace(self.training, init_from=os.path.abspath(self.training.init_from))
             object.__setattr__(self, "training", training)
-        for name in self.model.keys() & {"vocabulary_size", "source_vocabulary_size"}:
+        if sizes := sorted(self.model.keys() & {"vocabulary_size", "source_vocabulary_size"}):
             raise ValueError(
-                f"`{name}` is set by the trained vocabulary; set `size` of `vocabulary`. "
-                f"Received: {name}={self.model[name]!r}"
+                f"`{sizes[0]}` is set by the trained vocabulary; set `size` of `vocabulary`. "
+                f"Received: {sizes[0]}={self.model[sizes[0]]!r}"
             )
         if self.data.validation is None and (
             self.training.translation_sample or "val_" in (self.training.monitor or "")
@@ -341,7 +341,7 @@ class Recipe(Settings):
         return self.training.monitor or ("val_loss" if self.data.validation else "loss")
 
     def conflicts(self, other: "Recipe") -> list[str]:
-        """Returns the differences that keep a run of `other` from resuming with this recipe.
+        """Returns the differences because of which a run of `other` cannot resume with this recipe.
 
         Returns:
             a list of strings such as `"training.seed is 1 there, 2 here"`; "there" is `other`.
@@ -393,7 +393,7 @@ def _shown(value):
 
 
 def _drop_gone(name, values):
-    """Removes settings that no longer exist from the mapping of a stored recipe; warns of them."""
+    """Removes the keys of `GONE_SETTINGS` from the mapping of a stored recipe; warns of them."""
     search = values.get("search") or {}
     if gone := sorted(GONE_SETTINGS.keys() & search.keys()):
         values["search"] = {key: value for key, value in search.items() if key not in gone}

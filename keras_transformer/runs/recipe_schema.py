@@ -28,7 +28,7 @@ BOUNDS = {
     "exclusiveMinimum": "above",
     "exclusiveMaximum": "below",
 }
-# What the other sections decide, and objects of Python.
+# Fields that are no keys of a recipe: the vocabulary decides the sizes; YAML holds no objects.
 NO_KEYS = ("vocabulary_size", "source_vocabulary_size", "processors", "sampler")
 
 
@@ -37,7 +37,7 @@ def recipe_schema() -> dict[str, Any]:
     data = _section(DataSettings)
     data["properties"]["clean"] |= _section(CleaningSettings) | {"type": ["object", "null"]}
     vocabulary = _section(VocabularySettings)
-    # One path is a list of one.
+    # A single path stands for a list of it.
     vocabulary["properties"]["files"]["type"].append("string")
     for split in ("train", "validation", "test"):
         data["properties"][split]["type"].append("string")

@@ -136,7 +136,7 @@ class Trainer:
         return build.build_model(self.recipe, tokenizers, self.strategy, batches_per_epoch)
 
     def _with_limits(self, search):
-        """Returns the recipe with the limits of length of `search`, where it sets none itself."""
+        """Returns the recipe, with the limits of length in `search` that it does not set itself."""
         names = search.keys() & {"length_ratio", "extra_length"}
         limits = {name: search[name] for name in sorted(names)}
         return dataclasses.replace(self.recipe, search=limits | self.recipe.search)
@@ -220,8 +220,9 @@ class Trainer:
         if self.recipe.data.validation is None:
             return None
         stream = self.stream(tokenizers, "validation")
-        pairs, _, _, *lost = str(dataclasses.replace(stream.report, notes=())).splitlines()
-        self.print_fn("\n".join([f"Validation: {pairs}", *lost]))
+        lines = str(dataclasses.replace(stream.report, notes=())).splitlines()
+        pairs, _batches, _padding, *remarks = lines
+        self.print_fn("\n".join([f"Validation: {pairs}", *remarks]))
         return stream.dataset()
 
     @property
@@ -277,8 +278,8 @@ class Trainer:
             self.run.reset()
         staged = list(self.run.staging.glob("*"))
         run = self.run
-        owned = (run.model_file, run.history_file, run.report_file, run.recipe_file, *staged)
-        run.add_owned_files(*(file.name for file in owned))
+        files = (run.model_file, run.history_file, run.report_file, run.recipe_file, *staged)
+        run.add_owned_files(*(file.name for file in files))
         for file in staged:
             os.replace(file, run.path / file.name)
         if not is_reported:

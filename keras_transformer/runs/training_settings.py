@@ -64,9 +64,9 @@ class TrainingSettings(Settings):
     )
     decay_epochs: int | None = setting(
         None,
-        "The epochs after which a cosine has ended, at `min_learning_rate`, without which no more "
-        "`epochs` are trained. They must have more updates than `warmup_steps`. Given for "
-        "`schedule: cosine` only.",
+        "Number of epochs after which the cosine has ended, at `min_learning_rate`. If that is 0, "
+        "`epochs` must not be more. The updates of these epochs must be more than `warmup_steps`. "
+        "Only for `schedule: cosine`, which needs it.",
         at_least=1,
     )
     min_learning_rate: float = setting(0.0, "The rate does not decay below this one.", at_least=0)
@@ -181,8 +181,8 @@ class TrainingSettings(Settings):
     )
     init_from: str | None = setting(
         None,
-        "Path of a run whose weights and vocabulary this run starts with; of more layers, evenly "
-        "spaced ones are taken. A `Recipe` makes it absolute.",
+        "Path of a run whose weights and vocabulary this run starts with. If that run has more "
+        "layers, evenly spaced ones are taken. A `Recipe` makes the path absolute.",
     )
     freeze: list | None = setting(
         None,
@@ -190,10 +190,10 @@ class TrainingSettings(Settings):
     )
     lora_rank: int | None = setting(
         None,
-        "Trains, of the model of `init_from`, only a difference of this rank of some matrices "
-        "(LoRA). Model files hold the sums.",
+        "Trains only differences of this rank (LoRA), which are added to some matrices of the "
+        "model of `init_from`. Model files hold the sums.",
         at_least=1,
-        default_text="the matrices themselves are trained",
+        default_text="no LoRA: the weights themselves are trained",
     )
     lora_layers: list | None = setting(
         None,

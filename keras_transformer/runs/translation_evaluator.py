@@ -12,15 +12,15 @@ from keras_transformer.texts import pair_chunks
 class TranslationEvaluator(keras.callbacks.Callback):
     """Translates a sample after an epoch, logs its scores, and prints some lines.
 
-    The scores are those of `evaluation.score`: `val_bleu`, `val_chrf`, `val_wer`, `val_per` and
-    `val_cer`.
-    Place it before the callbacks that record the logs or use them to choose the best epoch.
+    The scores are those of `evaluation.score`, logged as `val_bleu`, `val_chrf`, `val_wer`,
+    `val_per` and `val_cer`. Place it before the callbacks that record the logs or use them to
+    choose the best epoch.
 
     Args:
         translator: translates a list of strings, such as a `Translator` of the model that is
             trained.
-        pairs: (source, reference) strings. A source that stands there several times is one line
-            with several references.
+        pairs: (source, reference) strings. Pairs with the same source are one line with several
+            references.
         epochs: number of epochs between evaluations. Defaults to `1`.
         tokenized: whether the text is already tokenized: BLEU then splits at white space only.
             Defaults to `False`.
@@ -28,7 +28,7 @@ class TranslationEvaluator(keras.callbacks.Callback):
         print_fn: prints a line of text. Defaults to `print`.
 
     Raises:
-        ValueError: if `pairs` are no pairs of strings, or there is none.
+        ValueError: if an item of `pairs` is not a pair of strings, or there is no pair.
 
     Example:
 

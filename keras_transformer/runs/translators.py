@@ -1,4 +1,4 @@
-"""Loads what translates, whatever it is: a trained run, or a folder that was exported."""
+"""Loads a `Translator` from a trained run or from an exported folder."""
 
 import os
 from collections.abc import Sequence
@@ -31,12 +31,14 @@ def load_translator(
 
     Raises:
         FileNotFoundError: if there is no trained run, and no exported folder.
-        ValueError: if an argument belongs to another kind of folder, or the engine does not have a
-            setting.
+        ValueError: if there is no path, an argument belongs to another kind of folder, or the
+            engine does not have a setting.
 
     Example: `load_translator("ct2")(["twenty-one"])`.
     """
     paths = [Path(path)] if isinstance(path, str | os.PathLike) else [*map(Path, path)]
+    if not paths:
+        raise ValueError("`path` must name a folder. Received: path=[]")
     kinds = {kind_of(path) for path in paths}
     of_runs = {"model": model, "dtype": dtype}
     of_ctranslate2 = {"device": None if device == "cpu" else device}
@@ -45,8 +47,8 @@ def load_translator(
         _refuse(of_ctranslate2, "a folder of CTranslate2", paths)
         from keras_transformer.runs.load import load_run
 
-        of_one: Any = paths if len(paths) > 1 else paths[0]
-        return load_run(of_one, model, dtype=dtype, **settings)
+        one_or_several: Any = paths if len(paths) > 1 else paths[0]
+        return load_run(one_or_several, model, dtype=dtype, **settings)
     if len(paths) > 1:
         must = "Several folders must be those of runs: exported models have no ensembles."
         raise ValueError(f"{must} Received: {', '.join(map(repr, map(str, paths)))}")
@@ -73,6 +75,7 @@ def kind_of(folder: types.Path) -> str:
 
 
 def _refuse(options, needs, paths):
+    """Raises a `ValueError` if one of the options is given; `needs` is the folder that it needs."""
     for name, value in options.items():
         if value is not None:
             raise ValueError(f"`{name}` needs {needs}. Received: {name}={value!r}, {paths[0]}")

@@ -9,9 +9,13 @@ from keras_transformer.settings import Settings, setting
 
 CHARACTERS = ("characters", "graphemes")
 KINDS = ("subwords", *CHARACTERS, "words")
-# What a vocabulary is trained with, so that an existing one decides it.
+# The settings that a vocabulary is trained with: an existing vocabulary decides them.
 TRAINED = (
-    *("size", "symbols", "model_type", "normalization", "character_coverage"),
+    "size",
+    "symbols",
+    "model_type",
+    "normalization",
+    "character_coverage",
     "protected_symbols",
 )
 
@@ -29,7 +33,8 @@ class VocabularySettings(Settings):
     target: str = setting("subwords", "What a token of the target is.", choices=KINDS)
     size: int = setting(
         8000,
-        "Number of tokens, including special tokens and bytes; of symbols, at most.",
+        "Number of tokens, including special tokens and bytes. For all but subwords, it is the "
+        "maximum number.",
         at_least=8,
     )
     joint: bool = setting(
@@ -98,22 +103,23 @@ class VocabularySettings(Settings):
     def require_inherited(
         self, origin: str, tokenizers: Sequence[Any], other: "VocabularySettings | None"
     ) -> None:
-        """Raises a `ValueError` if a key is set that an existing vocabulary decides otherwise.
+        """Raises a `ValueError` if a key has another value than an existing vocabulary.
 
         Args:
             origin: where the vocabulary is from, for the error.
             tokenizers: its tokenizers.
             other: the settings that it was trained with, if they are known.
         """
-        usual = VocabularySettings(source=self.source, target=self.target, joint=self.joint)
-        defaults = usual.to_dict() | {"source": KINDS[0], "target": KINDS[0]}
+        unset = VocabularySettings(source=self.source, target=self.target, joint=self.joint)
+        defaults = unset.to_dict() | {"source": KINDS[0], "target": KINDS[0]}
         rules = [tokenizer.normalization for tokenizer in tokenizers]
         sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers]
         of_files: dict[str, list[Any]] = {"size": sizes, "normalization": [rules, *rules]}
         for name in TRAINED if other is None else (*TRAINED, "source", "target", "files"):
             trained = None if other is None else getattr(other, name)
-            known = [defaults[name], trained, *of_files.get(name, ())]
-            if (value := getattr(self, name)) not in known:
+            allowed = [defaults[name], trained, *of_files.get(name, ())]
+            value = getattr(self, name)
+            if value not in allowed:
                 raise ValueError(
                     f"`{name}` of `vocabulary` must be left out: the vocabulary is that of "
                     f"{origin}. Received: {name}={value!r}"
@@ -122,9 +128,10 @@ class VocabularySettings(Settings):
     @property
     def sides(self) -> list[tuple[str, str]]:
         """Kind and normalization of source and target."""
-        given = self.normalization
-        given = given if isinstance(given, list) else [given] * 2
+        rules = self.normalization
+        if not isinstance(rules, list):
+            rules = [rules, rules]
         return [
             (kind, rule or ("nfc" if kind == "subwords" else "identity"))
-            for kind, rule in zip((self.source, self.target), given, strict=False)
+            for kind, rule in zip((self.source, self.target), rules, strict=False)
         ]

@@ -137,6 +137,11 @@ def test_needs_neither_keras_nor_tensorflow(pair, tmp_path):
         load_translator(folder)
 
 
+def test_no_folder_is_refused():
+    with pytest.raises(ValueError, match="`path` must name a folder"):
+        load_translator([])
+
+
 FORKED = """
 import os, signal, sys
 from keras_transformer import load_translator
