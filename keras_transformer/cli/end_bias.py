@@ -191,6 +191,10 @@ def chosen_bias(
     console.print(f"--end-bias {best:g} has the best {name} on {lines:,} lines ({signature}).")
     if best == 0:
         return best
+    advice = f"so no bias is written; `--end-bias {best:g}` writes it."
+    if lines < FEWEST_LINES:
+        console.print(f"{lines:,} lines are too few to tell it from chance, {advice}")
+        return 0.0
     comparison = evaluation.paired_bootstrap(
         texts[best], texts[0.0], references, tokenized, metric=metric
     )
@@ -199,11 +203,10 @@ def chosen_bias(
     p_value = min(1.0, comparison.p_value * tries)
     corrected = f"p = {p_value:.3f}, corrected for the best of {tries}"
     without = f"Without a bias: {name} {comparison.baseline:.2f} ({corrected})."
-    if p_value < SIGNIFICANCE and lines >= FEWEST_LINES:
+    if p_value < SIGNIFICANCE:
         console.print(without)
         return best
-    chance = f"That may be chance, so no bias is written; `--end-bias {best:g}` writes it."
-    console.print(f"{without} {chance}")
+    console.print(f"{without} That may be chance, {advice}")
     return 0.0
 
 
