@@ -336,7 +336,7 @@ class Transformer(TrainingStep, keras.Model):
         Paths are relative to this model, even if it is part of a larger model. Outer layers come
         first, because setting `trainable` on a layer also sets it on its parts.
         """
-        return parts_of(self, outside=self.encoder.path.removesuffix(self.encoder.name))
+        return parts_of(self, prefix=self.encoder.path.removesuffix(self.encoder.name))
 
 
 def _named(inputs):
