@@ -1,4 +1,4 @@
-"""Arguments of layers: read back for a config, and checked by errors that name them.
+"""Arguments of layers: reads them back for a config, and checks them by errors that name them.
 
 Depends on the backend: only a TensorFlow graph can raise an error at run time.
 """
@@ -15,7 +15,7 @@ if keras.config.backend() == "tensorflow":
 
 
 def arguments_of(layer_class: type, owner: object) -> dict[str, Any]:
-    """Returns the constructor arguments of a layer class, read from attributes of `owner`.
+    """Returns the constructor arguments of a layer class, serialized from attributes of `owner`.
 
     Args:
         layer_class: class whose constructor ends with `**kwargs`, which is left out.
@@ -31,7 +31,7 @@ def arguments_of(layer_class: type, owner: object) -> dict[str, Any]:
 
 
 def require_positive(optional: bool = False, **size: Any) -> Any:
-    """Returns a size as an int, also a NumPy integer, so that a config with it can be JSON.
+    """Returns a size as a Python int, which a config can write as JSON; accepts NumPy integers.
 
     Args:
         optional: whether the size may be `None`, which stays `None`. Defaults to `False`.
@@ -49,10 +49,10 @@ def require_positive(optional: bool = False, **size: Any) -> Any:
     if optional and value is None:
         return None
     try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
+        number = operator.index(value)
     except TypeError:
-        number = 0
-    if number < 1:
+        number = 0  # refused below
+    if number < 1 or isinstance(value, bool):
         raise ValueError(f"`{name}` must be a positive integer. Received: {name}={value!r}")
     return number
 
@@ -60,7 +60,7 @@ def require_positive(optional: bool = False, **size: Any) -> Any:
 def require_axes(axes: str, **tensors: Any) -> None:
     """Raises a `ValueError` that names the first tensor with the wrong number of axes.
 
-    Without this check, layers would flatten or broadcast the axes, some into wrong results.
+    Without this check, layers would flatten or broadcast the axes, sometimes to wrong results.
 
     Args:
         axes: one letter for each axis.
@@ -81,9 +81,9 @@ def require_axes(axes: str, **tensors: Any) -> None:
 def as_mask(axes: str, **mask: Any) -> Any:
     """Returns a mask as a bool tensor; `None` stays `None`.
 
-    Two kinds are refused. A `(B, S)` mask would broadcast as `(T, S)`, or as one mask per head, if
-    the sizes match. In a mask of floats, 0 has two meanings: masked if the other value is 1, and
-    not masked if it is -inf.
+    Two kinds of masks are refused. A `(B, S)` mask would broadcast as `(T, S)`, or as one mask per
+    head, if the sizes match. In a mask of floats, 0 has two meanings: masked if the other value is
+    1, and not masked if it is -inf.
 
     Args:
         axes: one letter for each axis that the mask broadcasts to.
@@ -117,9 +117,9 @@ def as_bool(**mask: Any) -> Any:
     dtype = keras.backend.standardize_dtype(tensor.dtype)
     if "float" in dtype:
         raise ValueError(
-            f"`{name}` must be boolean, True = may be attended. Received: {name} of dtype {dtype}. "
-            "Pass `mask > 0` if 1 means that and 0 does not, or `mask > -1` if 0 means that and a "
-            "large negative number does not."
+            f"`{name}` must be boolean, True = may be attended to. Received: {name} of dtype "
+            f"{dtype}. Pass `mask > 0` if 1 means that and 0 does not, or `mask > -1` if 0 means "
+            "that and a large negative number does not."
         )
     return keras.ops.cast(tensor, "bool")
 
@@ -136,8 +136,9 @@ def _shape(tensor):
 def require_in_table(start_index, length, max_sequence_length):
     """Raises an error if a position is not in the table of learned positions.
 
-    Raises a `ValueError` if start and length are static. Otherwise a TensorFlow graph raises
-    `tf.errors.InvalidArgumentError` at run time; other backends check the static values only.
+    Raises a `ValueError` if the static values exceed the table. If start or length is known only at
+    run time, a TensorFlow graph raises `tf.errors.InvalidArgumentError` then; other backends do not
+    check it.
 
     Args:
         start_index: int or int tensor. The first position.
@@ -153,10 +154,10 @@ def require_in_table(start_index, length, max_sequence_length):
     2
     """
     rule = f"Learned positions must be below `max_sequence_length`={max_sequence_length}. Received:"
-    static = [_static_value(start_index), _static_value(length)]
-    if sum(number or 0 for number in static) > max_sequence_length:
+    static_values = [_static_value(start_index), _static_value(length)]
+    if sum(value or 0 for value in static_values) > max_sequence_length:
         raise ValueError(f"{rule} {length} tokens, start_index={start_index}")
-    if None not in static or keras.config.backend() != "tensorflow":
+    if None not in static_values or keras.config.backend() != "tensorflow":
         return start_index
     received = [rule, length, "tokens, start_index =", start_index]
     check = tf.debugging.Assert(start_index + length <= max_sequence_length, received)
@@ -165,7 +166,7 @@ def require_in_table(start_index, length, max_sequence_length):
 
 
 def _static_value(number):
-    """int, or `None` if the number is known only when the graph runs."""
+    """Returns an int, or `None` if the number is known only at run time."""
     try:
         return int(number)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, additive attention, and their masks: `True` = may be attended.
+"""Scaled dot-product attention, additive attention, and their masks: `True` = may be attended to.
 
 Both attentions take queries, keys and values that are already projected and split into heads, and
 return the outputs and the attention scores. Paper, sections 3.2.1 and 3.2.3.
@@ -128,7 +128,7 @@ def _weighted_average(similarity, value, attention_mask, dropout):
         scores = _softmax(similarity)
     else:
         scores = _softmax(ops.where(attention_mask, similarity, MASKED_SIMILARITY))
-        # Exact zeros, also in fully masked rows.
+        # Masked scores become exactly 0, also in fully masked rows.
         scores = scores * ops.cast(attention_mask, "float32")
     weights = scores if dropout is None else dropout(scores)
     # (B, N, T, S), (B, N, S, V) -> (B, N, T, V)
@@ -137,7 +137,7 @@ def _weighted_average(similarity, value, attention_mask, dropout):
 
 def _softmax(similarity):
     if similarity.shape[-1] == 1:
-        # Keras warns of a softmax over one element; the first step of decoding has one key.
+        # Keras warns about a softmax over one element; the first decoding step has one key.
         return ops.ones_like(similarity)
     return ops.softmax(similarity, axis=-1)
 

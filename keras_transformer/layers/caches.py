@@ -1,7 +1,8 @@
-"""Caches of attention: the projected keys and values of earlier positions, and whose they are.
+"""Caches of attention: projected keys and values of earlier positions, and the ancestors in a beam.
 
-There are two kinds, with the same methods: growing and fixed. All are nests of tensors for every
-backend, so that they pass through compiled functions and loops.
+Ancestors say which cached positions belong to which hypothesis. Caches and ancestors come in two
+kinds with the same methods: growing and fixed. All are named tuples of tensors, which pass through
+the compiled functions and loops of every backend.
 Letters: B batch, N heads, S cached positions, K key width, V value width.
 """
 
@@ -26,7 +27,7 @@ class GrowingCache(NamedTuple):
 
     @property
     def has_room(self) -> bool:
-        """`False`: all its positions are in use."""
+        """Always `False`: all positions are in use."""
         return False
 
     @property
@@ -46,7 +47,7 @@ class FixedCache(NamedTuple):
     Attributes:
         key: float tensor `(B, N, S, K)`.
         value: float tensor `(B, N, S, V)`.
-        index: int32 scalar, the number of positions in use. What the others hold is not defined.
+        index: int32 scalar, the number of positions in use. What the others hold is undefined.
     """
 
     key: Tensor
@@ -55,7 +56,7 @@ class FixedCache(NamedTuple):
 
     @property
     def has_room(self) -> bool:
-        """`True`: masks must exclude the positions that are not in use."""
+        """Always `True`: masks must exclude the positions that are not in use."""
         return True
 
     @property
@@ -66,7 +67,7 @@ class FixedCache(NamedTuple):
     def append(self, new: GrowingCache) -> "FixedCache":
         """Returns a cache of the same length, with the new positions from `index` on.
 
-        New positions beyond the length overwrite the last ones.
+        New positions beyond the length overwrite the last ones; on PyTorch they raise an error.
         """
         key = write_from(self.key, new.key, self.index)
         value = write_from(self.value, new.value, self.index)
@@ -74,26 +75,26 @@ class FixedCache(NamedTuple):
 
 
 class GrowingAncestors(NamedTuple):
-    """The cached positions of each hypothesis, where caches grow. W beam slots.
+    """Which positions of a growing cache belong to each hypothesis of a beam. W beam slots.
 
     Attributes:
-        mask: bool tensor `(B, W, S)`, the positions that belong to each hypothesis.
+        mask: bool tensor `(B, W, S)`, `True` at the positions of a hypothesis.
     """
 
     mask: Tensor
 
     def extended(self, parents: Tensor) -> "GrowingAncestors":
-        """Returns those of hypotheses that extend others by a token each.
+        """Returns the ancestors of new hypotheses, each of which adds a token to its parent.
 
         Args:
-            parents: int tensor `(B, W)`, the slots of the hypotheses that are extended.
+            parents: int tensor `(B, W)`, the beam slot of each new hypothesis's parent.
         """
-        new = _new_positions(parents)
-        return GrowingAncestors(ops.concatenate([_inherited(self.mask, parents), new], axis=2))
+        old_positions, new_positions = _inherited(self.mask, parents), _new_positions(parents)
+        return GrowingAncestors(ops.concatenate([old_positions, new_positions], axis=2))
 
 
 class FixedAncestors(NamedTuple):
-    """The cached positions of each hypothesis, where caches have room for S positions.
+    """Which positions of a fixed cache, with room for S, belong to each hypothesis of a beam.
 
     Attributes:
         mask: as in `GrowingAncestors`.
@@ -104,26 +105,26 @@ class FixedAncestors(NamedTuple):
     index: Tensor
 
     def extended(self, parents: Tensor) -> "FixedAncestors":
-        """Returns those of hypotheses that extend others; see `GrowingAncestors`."""
-        new = _new_positions(parents)
-        mask = write_from(_inherited(self.mask, parents), new, self.index)
+        """Returns the ancestors of new hypotheses; see `GrowingAncestors.extended`."""
+        mask = write_from(_inherited(self.mask, parents), _new_positions(parents), self.index)
         return FixedAncestors(mask, self.index + shape_of(parents)[1])
 
 
 def _inherited(mask, parents):
-    # Selects the parent's row by a matrix product: (B, W, W') @ (B, W', S) -> (B, W, S)
+    """Returns the row of each hypothesis's parent."""
+    # A matrix product selects the rows: (B, W, W') @ (B, W', S) -> (B, W, S)
     is_parent = ops.one_hot(parents, shape_of(mask)[1])
     return ops.matmul(is_parent, ops.cast(mask, is_parent.dtype)) > 0
 
 
 def _new_positions(parents):
-    """Returns which of the W new positions belong to each hypothesis: its own, `(B, W, W)`."""
+    """Returns which of the W new positions belong to each hypothesis, `(B, W, W)`: only its own."""
     batch_size, slots = shape_of(parents)
     return ops.broadcast_to(ops.eye(slots, dtype="bool"), (batch_size, slots, slots))
 
 
 def write_from(values: Tensor, new: Tensor, index: Any) -> Tensor:
-    """Returns `values` with `new` in place of what is at the positions from `index` on, axis 2."""
+    """Returns a copy of `values` in which `new` replaces the positions from `index` on, axis 2."""
     # The starts need one type: with `JAX_ENABLE_X64`, JAX makes a plain 0 an int64.
     starts = [index if axis == 2 else 0 * index for axis in range(len(values.shape))]
     return ops.slice_update(values, starts, new)

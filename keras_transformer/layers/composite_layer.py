@@ -72,7 +72,7 @@ class CompositeLayer(PartsInConfig):
         return {**super().get_config(), "seed": self.seed, **options}
 
     def _options_for(self, name):
-        """The options of the part of this name.
+        """Returns the options of the part with this name.
 
         Keras draws the same numbers each time from one initialiser, so each part gets a clone.
         """
@@ -89,7 +89,7 @@ class CompositeLayer(PartsInConfig):
         return Dropout(rate, seed=self.seed, dtype=self.dtype_policy, name="dropout")
 
     def _part(self, layer_class, name, *args, **kwargs):
-        """A composite layer inside this one."""
+        """Returns a composite layer, to be a part of this one, with the same options."""
         shared = {"seed": part_seed(self.seed, name), "dtype": self.dtype_policy, "name": name}
         return layer_class(*args, **kwargs, **self._options_for(name), **shared)
 
@@ -103,14 +103,15 @@ class Projection(keras.layers.Dense):
             redraw_lora(self.lora_kernel_a)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
+        # With `type_check`, Keras refuses subclasses of its `Dense`.
         super().quantize(mode, type_check=False, config=config)
 
 
 def redraw_lora(lora_a):
     """Draws the first LoRA matrix again.
 
-    A file holds the kernel with LoRA merged, and Keras then loads zeros into both matrices, which
-    makes both gradients 0.
+    A file holds the weight with LoRA merged, so Keras loads zeros into both LoRA matrices. Then the
+    gradients of both would be 0.
     """
     lora_a.assign(keras.initializers.HeUniform()(lora_a.shape, lora_a.dtype))
 
@@ -124,8 +125,8 @@ def project(dense, inputs, shape=None):
     Args:
         dense: `keras.layers.Dense`, built.
         inputs: float tensor `(..., D)`, such as `(B, T, D)`.
-        shape: shape of the result. Defaults to `(..., units)`. If its sizes are read from a tensor,
-            no reshape may have made that tensor: the ONNX converter merges reshapes in a row.
+        shape: shape of the result. Defaults to `(..., units)`. Do not read its sizes from the
+            result of another reshape: the ONNX converter merges consecutive reshapes.
 
     Returns:
         float tensor.
@@ -133,25 +134,33 @@ def project(dense, inputs, shape=None):
     if dense.activity_regularizer is None:
         # (B, T, D) -> (B * T, D) -> (B * T, units)
         outputs = dense(ops.reshape(inputs, (-1, inputs.shape[-1])))
-    else:  # Keras divides its loss by the first axis, which must be the batch
+    else:  # Keras divides the regularizer's loss by the first size, which must be the batch's
         outputs = dense(inputs)
     return ops.reshape(outputs, shape or (*outer_shape(inputs), dense.units))
 
 
 def outer_shape(inputs):
-    """All axes but the last, for a reshape; the first is -1 if the others are static."""
-    static = inputs.shape[1:-1]
-    return (-1, *static) if all(static) else shape_of(inputs)[:-1]
+    """Returns the sizes of all axes but the last, for a reshape.
+
+    The first size is -1 if the others are static; else unknown sizes are read from the tensor.
+    """
+    inner_sizes = inputs.shape[1:-1]
+    return (-1, *inner_sizes) if all(inner_sizes) else shape_of(inputs)[:-1]
 
 
 def _option(name, value):
-    """An option as an object. A string stays: an initialiser object would fix its seed now."""
-    kinds = getattr(keras, f"{name.rpartition('_')[2]}s")
-    return value if isinstance(value, str) else kinds.get(value)
+    """Returns an option as an object; a name stays, because an object would fix its seed now."""
+    if isinstance(value, str):
+        return value
+    kind = name.rpartition("_")[2]  # "initializer", "regularizer" or "constraint"
+    return getattr(keras, f"{kind}s").get(value)
 
 
 def clone_initializer(initializer: Any, name: str) -> Any:
-    """Returns an initialiser that draws other numbers; with a seed, they depend on `name`."""
+    """Returns an initialiser that draws other numbers; with a seed, they depend on `name`.
+
+    Anything but an initialiser object, such as a name or a regularizer, is returned as it is.
+    """
     if not isinstance(initializer, keras.initializers.Initializer):
         return initializer
     config = initializer.get_config()
@@ -164,5 +173,5 @@ def clone_initializer(initializer: Any, name: str) -> Any:
 
 
 def part_seed(seed: int | None, name: str) -> int | None:
-    """Returns the seed of the part of this name: equal seeds would draw equal numbers."""
+    """Returns the seed of the part with this name: equal seeds would draw equal numbers."""
     return None if seed is None else (seed + zlib.crc32(name.encode())) % 2**31

@@ -111,8 +111,8 @@ class DecoderBlock(TransformerBlock):
 
         Returns:
             dict: `"self"`, the empty keys and values of self-attention, and `"encoder"`, the keys
-            and values of encoder-decoder attention, which do not change. Each is a named tuple of
-            `key` and `value`, `(B, N, length, width)` tensors.
+            and values of encoder-decoder attention, which do not change. They are what
+            `MultiHeadAttention.init_cache` and `MultiHeadAttention.make_cache` return.
         """
         require_axes("BSD", encoder_output=encoder_output)
         return {

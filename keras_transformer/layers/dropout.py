@@ -73,8 +73,8 @@ class Dropout(keras.layers.Layer):
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         if not training or self.rate == 0:
             return inputs
-        kept = _random_mask(shape_of(inputs), self.rate, self.seed_generator)
-        return ops.where(kept, inputs * (1 / (1 - self.rate)), ops.zeros((), inputs.dtype))
+        is_kept = _random_mask(shape_of(inputs), self.rate, self.seed_generator)
+        return ops.where(is_kept, inputs * (1 / (1 - self.rate)), ops.zeros((), inputs.dtype))
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
@@ -84,15 +84,16 @@ class Dropout(keras.layers.Layer):
 
 
 def _random_mask(shape, rate, seed_generator):
-    """bool tensor, false with probability `rate`; differs between replicas."""
+    """Returns a bool tensor, `False` with probability `rate`, that differs between replicas."""
     if keras.config.backend() != "tensorflow":
         return keras.random.uniform(shape, dtype="float32", seed=seed_generator) >= rate
     seed = seed_generator.next()
     replica = tf.distribute.get_replica_context()
     if replica is not None and replica.num_replicas_in_sync > 1:
         seed = tf.random.experimental.stateless_fold_in(seed, replica.replica_id_in_sync_group)
-    # One 32-bit number for two elements.
+    # Draw one 32-bit number for two elements: any uint32, without bounds.
     size = tf.reduce_prod(shape)
-    bits = tf.random.stateless_uniform([(size + 1) // 2], seed, None, None, tf.uint32)
-    bits = tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:size]
-    return tf.reshape(bits >= min(round(rate * 2**BITS), 2**BITS - 1), shape)
+    pairs = tf.random.stateless_uniform([(size + 1) // 2], seed, None, None, tf.uint32)
+    numbers = tf.reshape(tf.bitcast(pairs, tf.uint16), [-1])[:size]
+    threshold = min(round(rate * 2**BITS), 2**BITS - 1)  # uint16 has no 2^16
+    return tf.reshape(numbers >= threshold, shape)

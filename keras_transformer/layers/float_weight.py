@@ -1,4 +1,4 @@
-"""The weights of a layer as plain float32 arrays, whatever was done to the layer."""
+"""The weights of a layer as plain float32 arrays, also of a quantized layer or one with LoRA."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ LAST_ROWS = "last_rows"  # see `PositionalEmbedding.train_last_rows`
 def float_weight(layer: keras.layers.Layer, name: str) -> np.ndarray:
     """Returns a weight as a float32 array: cast, dequantized from int8, and with LoRA added.
 
-    `layer.kernel` is not that array: with int8 it holds integers without their scale, and with LoRA
+    `layer.kernel` is another array: with int8 it holds integers without their scale, and with LoRA
     in half precision it is rounded.
 
     Args:
@@ -46,26 +46,26 @@ def float_weight(layer: keras.layers.Layer, name: str) -> np.ndarray:
         scale = array(f"{name}_scale")
         values = values / (scale if name == "kernel" else scale[:, None])
     has_lora = f"lora_{name}_a" in weights
-    factor = layer.lora_alpha / layer.lora_rank if has_lora else 1.0
+    lora_factor = layer.lora_alpha / layer.lora_rank if has_lora else 1.0
     beside = {key: array(key) for key in weights if is_beside(key)}
-    return with_trained(values, beside, name, factor)
+    return with_trained(values, beside, name, lora_factor)
 
 
 def is_beside(name: str) -> bool:
-    """Whether a weight of this name is trained beside a frozen one of its layer."""
+    """Returns whether a weight of this name is trained in place of a frozen one of its layer."""
     return name.startswith("lora_") or name == LAST_ROWS
 
 
 def with_trained(
     values: np.ndarray, beside: Mapping[str, np.ndarray], name: str, factor: float = 1.0
 ) -> np.ndarray:
-    """Returns a weight with what is trained beside it: a difference by LoRA, or its last rows.
+    """Returns a weight with what is trained in its place: a difference by LoRA, or its last rows.
 
     Args:
         values: the weight.
-        beside: the weights of its layer of which `is_beside` holds, by their names.
-        name: that of the weight.
-        factor: that of LoRA. Defaults to `1.0`.
+        beside: by name, the weights of the same layer for which `is_beside` is true.
+        name: the name of the weight.
+        factor: factor on the product of the LoRA matrices, `lora_alpha / rank`. Defaults to `1.0`.
     """
     if f"lora_{name}_a" in beside:
         values = values + factor * beside[f"lora_{name}_a"] @ beside[f"lora_{name}_b"]

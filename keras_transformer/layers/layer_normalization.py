@@ -26,7 +26,6 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 def _layer_norm(inputs, gamma, beta, epsilon):
     """`gamma * (x - mean) / sqrt(variance + epsilon) + beta`, in the dtype of the inputs."""
-
     dtype = tf.float64 if inputs.dtype == tf.float64 else tf.float32
 
     @tf.custom_gradient
@@ -39,14 +38,14 @@ def _layer_norm(inputs, gamma, beta, epsilon):
         def gradient(upstream):
             upstream = tf.cast(upstream, dtype)
             outer_axes = list(range(inputs.shape.rank - 1))
-            grad_gamma = upstream * normalized
+            grad_gammas = upstream * normalized  # of each position
             grad_normalized = upstream * gamma
             # Normalizing removes the mean and the scale, so the gradient has no part along them.
-            along = _mean(grad_gamma * gamma)
-            grad_inputs = grad_normalized - _mean(grad_normalized) - normalized * along
+            part_of_scale = _mean(grad_gammas * gamma)
+            grad_inputs = grad_normalized - _mean(grad_normalized) - normalized * part_of_scale
             return (
                 tf.cast(grad_inputs * scale, inputs.dtype),
-                tf.reduce_sum(grad_gamma, outer_axes),
+                tf.reduce_sum(grad_gammas, outer_axes),
                 tf.reduce_sum(upstream, outer_axes),
             )
 

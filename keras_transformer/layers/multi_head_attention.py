@@ -40,10 +40,10 @@ class MultiHeadAttention(CompositeLayer):
         use_bias: whether the four projections add a bias. Defaults to `True`.
         gain: factor on the initial kernels of query, key and value. Defaults to `1.0`; fairseq's is
             `2**-0.5`.
-        max_relative_position: int, `M`. With it, the layer is for self-attention, and knows how
-            far a key is from a query, in tokens: the products have a learned term for each distance
-            from -M to M, `q . r[distance]`; keys that are further away count as M away. Defaults to
-            none: the layer then sees no order but that of positions in its inputs.
+        max_relative_position: int, `M`. Adds `q . r[distance]` to the product of each query with
+            each key, where `r` is a learned vector for each distance from -M to M, in tokens; keys
+            that are further away count as M away. For self-attention only. Defaults to none: the
+            layer then knows no order but that of positions in its inputs.
         **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
             `bias_regularizer`, `activity_regularizer`, `kernel_constraint` and `bias_constraint`
             of every projection and `seed` of dropout, with the meaning and the defaults of
@@ -64,9 +64,9 @@ class MultiHeadAttention(CompositeLayer):
         cache: projected keys and values of earlier positions, a named tuple of tensors. For
             self-attention, start with `init_cache`; each call appends `value`. For encoder-decoder
             attention, call `make_cache` once and pass `value=None`. Masks cover cached and new
-            positions; with a cache of fixed length, all its positions. Without `use_causal_mask`,
-            relative positions take the new positions of a call as alternatives for one position, as
-            in beam search. Every call must then append the same number. Optional.
+            positions; with a cache of fixed length, all its positions. With `max_relative_position`
+            and without `use_causal_mask`, the new positions of a call are alternatives for one
+            position, as in beam search, and every call must append the same number. Optional.
         value_mask: implicit Keras mask of `value`, `(B, S)`; Keras passes it.
         key_mask: implicit Keras mask of `key`, `(B, S)`; Keras passes it.
         training: dropout is active only if `True`.
@@ -172,27 +172,28 @@ class MultiHeadAttention(CompositeLayer):
         attention_mask = as_mask("BTS", attention_mask=attention_mask)
         if value is None and cache is None:
             raise ValueError("`value` or `cache` must be given. Received: value=None, cache=None")
-        attended = self._keys_and_values(value, key, cache)
+        keys_values = self._keys_and_values(value, key, cache)
         if cache is not None:
             # The implicit masks cover only the new positions.
             value_mask = key_mask = None
-        causal = self._causal_mask(query, value, attended, cache) if use_causal_mask else None
+        causal = self._causal_mask(query, value, keys_values, cache) if use_causal_mask else None
         mask = self._mask(attention_mask, causal, value_mask, key_mask)
-        heads = self._split_heads(self.query_dense, query)
+        query_heads = self._split_heads(self.query_dense, query)
         options = {}
         if self.max_relative_position:
             start_index, slots = 0, 1
             if cache is not None and value is not None:
                 start_index = cache.num_cached
                 slots = 1 if use_causal_mask else shape_of(query)[1]
+            length = shape_of(keys_values.key)[2]
             options["bias"] = relative_similarity(
-                heads, self.relative_dense, shape_of(attended.key)[2], start_index, slots
+                query_heads, self.relative_dense, length, start_index, slots
             )
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = self.attend(
-            heads,
-            attended.key,
-            attended.value,
+            query_heads,
+            keys_values.key,
+            keys_values.value,
             attention_mask=mask,
             dropout=lambda scores: self.dropout_layer(scores, training=training),
             **options,
@@ -202,7 +203,8 @@ class MultiHeadAttention(CompositeLayer):
         outputs = project(self.output_dense, outputs, (*outer, self.output_dense.units))
         if cache is None:
             return (outputs, scores) if return_attention_scores else outputs
-        return (outputs, scores, attended) if return_attention_scores else (outputs, attended)
+        new_cache = keys_values
+        return (outputs, scores, new_cache) if return_attention_scores else (outputs, new_cache)
 
     def attend(
         self,
@@ -237,7 +239,8 @@ class MultiHeadAttention(CompositeLayer):
             length: int. Fixed length of the cache, as a compiled loop needs: each call overwrites
                 the positions from `cache.index` on. Positions after the new ones must be masked, by
                 `use_causal_mask=True` or `attention_mask`. New positions beyond the length
-                overwrite the last ones. Defaults to a cache that grows.
+                overwrite the last ones; on PyTorch they raise an error. Defaults to a cache that
+                grows.
 
         Returns:
             named tuple of `key`, `(B, N, 0, K)`, and `value`, `(B, N, 0, V)`; with `length`, of
@@ -273,15 +276,15 @@ class MultiHeadAttention(CompositeLayer):
         new = self.make_cache(value, key)
         return new if cache is None else cache.append(new)
 
-    def _causal_mask(self, query, value, attended, cache):
+    def _causal_mask(self, query, value, keys_values, cache):
         is_step = query.shape[1] == 1 and (value is None or value.shape[1] == 1)
-        if is_step and not attended.has_room:
+        if is_step and not keys_values.has_room:
             return None  # the query has the last position
         start_index = 0 if cache is None else cache.num_cached
-        return causal_mask(shape_of(query)[1], shape_of(attended.key)[2], start_index)
+        return causal_mask(shape_of(query)[1], shape_of(keys_values.key)[2], start_index)
 
     def _mask(self, attention_mask, causal, value_mask, key_mask):
-        """All masks, combined into one that broadcasts to `(B, N, T, S)`."""
+        """Combines all masks into one that broadcasts to `(B, N, T, S)`; `None` without any."""
         # (B, S) -> (B, 1, S). Keras's masks may have any dtype.
         implicit = [
             ops.cast(mask, "bool")[:, None, :]

@@ -1,6 +1,7 @@
 """Saves and restores changes to a layer's parts: freezing, LoRA, quantization.
 
-Keras saves them only for its own layers; these layers build new parts from their configs.
+Keras saves such changes in the config of the changed layer. Layers of this package build their
+parts anew from their own arguments, so their own configs hold the changes of their parts.
 """
 
 import json
@@ -28,7 +29,7 @@ class PartsInConfig(keras.layers.Layer):
         return layer
 
     def _parts(self):
-        return parts_of(self, f"{self.path}/")
+        return parts_of(self, prefix=f"{self.path}/")
 
     def _post_build(self):
         # Runs after the `build` of a subclass, which may add parts.
@@ -38,18 +39,18 @@ class PartsInConfig(keras.layers.Layer):
         super()._post_build()
 
 
-def parts_of(layer: keras.layers.Layer, outside: str) -> dict[str, Any]:
+def parts_of(layer: keras.layers.Layer, prefix: str) -> dict[str, Any]:
     """Returns a dict from path to part: sub-layers and weights.
 
-    Outer parts come first, because setting `trainable` of a layer sets it for all its parts. Two
-    layers may share a part.
+    Outer parts come first, because setting `trainable` of a layer sets it for all its parts. A part
+    that two sub-layers share appears once.
 
     Args:
         layer: built.
-        outside: prefix to remove from the paths.
+        prefix: what to remove from the beginning of the paths.
     """
     parts = [*layer._flatten_layers(include_self=False), *layer.weights]
-    by_path = {(part.path or part.name).removeprefix(outside): part for part in parts}
+    by_path = {(part.path or part.name).removeprefix(prefix): part for part in parts}
     return dict(sorted(by_path.items(), key=lambda item: item[0].count("/")))
 
 
@@ -67,7 +68,7 @@ def state_of(parts: Mapping[str, Any]) -> dict[str, Any]:
         if getattr(part, "lora_enabled", False)
     }
     quantized = {
-        # Keras's layers that cannot be quantized have no config.
+        # Keras's layers that cannot be quantized have no `quantization_config`.
         path: _as_json(getattr(part, "quantization_config", None) or part.quantization_mode)
         for path, part in parts.items()
         if isinstance(part, keras.layers.Layer) and part.quantization_mode
@@ -76,8 +77,9 @@ def state_of(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in state.items() if value}
 
 
-def _as_json(kind):
-    return json.loads(json.dumps(keras.saving.serialize_keras_object(kind)))
+def _as_json(quantization):
+    """Returns a mode or a config of quantization as it is after JSON: with lists for tuples."""
+    return json.loads(json.dumps(keras.saving.serialize_keras_object(quantization)))
 
 
 def restore_state(find_parts: Any, state: Mapping[str, Any]) -> None:
@@ -89,8 +91,11 @@ def restore_state(find_parts: Any, state: Mapping[str, Any]) -> None:
     """
     parts = find_parts()
     for path, saved in state.get("quantized", {}).items():
-        kind = keras.saving.deserialize_keras_object(saved)
-        parts[path].quantize(**{"mode" if isinstance(kind, str) else "config": kind})
+        quantization = keras.saving.deserialize_keras_object(saved)
+        if isinstance(quantization, str):
+            parts[path].quantize(mode=quantization)
+        else:
+            parts[path].quantize(config=quantization)
     for path, (rank, alpha) in state.get("lora", {}).items():
         parts[path].enable_lora(rank, alpha)
     frozen = set(state.get("frozen", ()))

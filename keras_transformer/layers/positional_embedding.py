@@ -117,7 +117,8 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         self.hidden_dim = hidden_dim
 
     def build(self, inputs_shape: Shape | None = None) -> None:
-        # `Embedding.build` would enable LoRA before the position table exists, without its alpha.
+        # `Embedding.build` would enable LoRA without `lora_alpha`, before the table of positions
+        # exists.
         rank, self.lora_rank = self.lora_rank, None
         super().build(inputs_shape)
         self._build_positions(self.positions_initializer)
@@ -152,6 +153,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
                 "Keras has no projection to the vocabulary for them. "
                 f"Received: mode={mode!r}, lora_enabled={self.lora_enabled}"
             )
+        # With `type_check`, Keras refuses subclasses of its `Embedding`.
         super().quantize(mode, type_check=False, config=config)
 
     def enable_lora(self, rank: int, *args: Any, **kwargs: Any) -> None:
@@ -178,7 +180,8 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
     def train_last_rows(self, count: int) -> None:
         """Freezes the matrix and trains its last rows, such as those of tokens that were added.
 
-        Compile the model afterwards. A file of the model holds the frozen matrix.
+        Compile the model afterwards. A file of the model holds one matrix, with the trained rows; a
+        model loaded from it has this matrix frozen, and no rows to train.
 
         Args:
             count: number of rows.
@@ -194,7 +197,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
 
     @property
     def embeddings(self) -> Tensor:
-        """The matrix `(V, D)`, with what is trained beside it."""
+        """The matrix `(V, D)`, including a difference by LoRA or last rows that are trained."""
         matrix = super().embeddings
         if self.last_rows is None:
             return matrix
@@ -207,9 +210,9 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         try:
             super().load_own_variables(store)
         except ValueError as error:
-            # Keras reads a layer that failed a second time, from an empty store, and shows only
-            # the error of that.
-            shapes = [tuple(store[name].shape) for name in store.keys()] or "none that is left"
+            # If a layer fails to load, Keras tries again with an empty store, and shows only the
+            # second error.
+            shapes = [tuple(store[name].shape) for name in store.keys()] or "another shape"
             raise ValueError(
                 f"The embeddings of {self.name!r} must have the shape {self.embeddings.shape}: use "
                 f"the `vocabulary_size` and `hidden_dim` of the file's model. Received: {shapes}"
@@ -277,13 +280,13 @@ class _UncopiedStore:
 
 
 class _Uncopied:
-    """Gives `np.array` the memory of a weight: since 2.1, NumPy leaves copying to this method."""
+    """Gives `np.array` the memory of a weight: since 2.1, NumPy lets `__array__` decide to copy."""
 
     def __init__(self, weight):
         self._weight = weight
 
     def __array__(self, dtype=None, copy=None):
-        # A tensor of the variable: of a variable, `np.asarray` makes a copy.
+        # `np.asarray` copies a variable, but not its tensor.
         tensor = ops.stop_gradient(self._weight)
         try:
             return np.asarray(tensor, dtype)

@@ -93,7 +93,7 @@ class Positions(PartsInConfig):
             )
 
     def _encode(self, length, start_index):
-        """float32 `(length, hidden_dim)`: the positions from `start_index` on."""
+        """Returns the encodings of the positions from `start_index` on, float32 `(length, D)`."""
         if self.positions == "learned":
             start_index = require_in_table(start_index, length, self.max_sequence_length)
         return self.encode_positions(ops.arange(length, dtype="int32") + start_index)
@@ -120,7 +120,7 @@ class Positions(PartsInConfig):
 
 
 def default_initializer(hidden_dim: int) -> keras.initializers.Initializer:
-    """N(0, 1/D): times `sqrt(D)`, an embedding has the variance 1."""
+    """Returns N(0, 1/D): an embedding multiplied by `sqrt(D)` has variance 1."""
     return keras.initializers.RandomNormal(stddev=hidden_dim**-0.5)
 
 

@@ -21,16 +21,17 @@ def relative_similarity(
     Letters: B batch, N heads, T target length, S source length, K key width, M the largest
     distance. All heads share the vectors. The distances are whole numbers under every dtype policy.
 
-    Why these and no others: the term depends on the content of the query, unlike the biases of T5;
-    and keys stay as they are, unlike with rotary positions, so that caches and masks of ancestors
-    need no change. Values have no such term, because it did not help Shaw et al. (table 3).
+    Unlike the biases of T5, the term depends on the content of the query. Unlike with rotary
+    positions, the keys stay as they are, so that caches and masks of ancestors need no change.
+    Values have no such term, because it did not help Shaw et al. (table 3).
 
     Args:
         query: float tensor `(B, N, T, K)`.
         dense: projection from K to `2 M + 1` without a bias; its kernel holds the vectors.
         key_length: int or int tensor, S.
         start_index: int or int tensor, the number of keys before the first query.
-        slots: int or int tensor, how many queries, and keys, in a row have the same position.
+        slots: int or int tensor, the number of consecutive queries that have the same position, and
+            of consecutive keys.
 
     Returns:
         float tensor `(B, N, T, S)`. It needs memory for `(T, S, 2 M + 1)`.
@@ -39,8 +40,8 @@ def relative_similarity(
     queries = (ops.arange(shape_of(query)[2], dtype="int32") + start_index) // slots
     keys = ops.arange(key_length, dtype="int32") // slots
     distances = ops.clip(keys[None, :] - queries[:, None], -largest, largest)
-    chosen = ops.one_hot(distances + largest, dense.units, dtype=query.dtype)
+    is_distance = ops.one_hot(distances + largest, dense.units, dtype=query.dtype)
     # (B, N, T, K) -> (B, N, T, 2 M + 1)
     products = project(dense, query * query.shape[-1] ** -0.5)
-    # A product with one-hot rows: the gradient of a lookup would be slow.
-    return ops.einsum("bntr,tsr->bnts", products, chosen)
+    # Multiply by one-hot rows: the gradient of a lookup would be slow.
+    return ops.einsum("bntr,tsr->bnts", products, is_distance)

@@ -43,7 +43,7 @@ class TransformerBlock(CompositeLayer):
     ) -> None:
         activity_regularizer = kwargs.pop("activity_regularizer", None)
         super().__init__(use_bias, **kwargs)
-        # It applies to the output of the block, not to that of each projection.
+        # Not passed to the projections: it applies to the output of the block.
         self.activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.num_heads = require_positive(num_heads=num_heads)
         self.intermediate_dim = require_positive(intermediate_dim=intermediate_dim)
@@ -79,15 +79,20 @@ class TransformerBlock(CompositeLayer):
         self.feed_forward_residual.build(inputs_shape)
 
     def _attend_to_itself(self, inputs, training, **options):
-        """The residual connection around self-attention: outputs, scores and, if any, the cache."""
+        """Applies self-attention and its residual connection.
+
+        Returns:
+            outputs, attention scores and, if `options` has a `cache`, the new cache.
+        """
         x = self.self_attention_residual.sublayer_input(inputs)
-        attended, *others = self.self_attention(
+        attended, *scores_and_cache = self.self_attention(
             query=x, value=x, return_attention_scores=True, training=training, **options
         )
-        return self.self_attention_residual(inputs, attended, training=training), *others
+        outputs = self.self_attention_residual(inputs, attended, training=training)
+        return outputs, *scores_and_cache
 
     def _feed(self, inputs, training):
-        """The residual connection around the feed-forward network."""
+        """Applies the feed-forward network and its residual connection."""
         x = self.feed_forward_residual.sublayer_input(inputs)
         hidden = self.feed_forward(x, training=training)
         return self.feed_forward_residual(inputs, hidden, training=training)

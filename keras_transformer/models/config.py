@@ -15,7 +15,7 @@ class TransformerConfig(Settings):
 
     Every column of the paper's Table 3 that shapes the model is a field; the defaults are the
     paper's base model. (Label smoothing and training steps are training settings.) `num_layers`
-    sets `num_encoder_layers` and `num_decoder_layers`, if they are not given; it is no field.
+    sets `num_encoder_layers` and `num_decoder_layers`, if they are not given; it is not a field.
 
     Raises:
         ValueError: if a field is invalid. The message says which field, what it must be, and what
@@ -214,16 +214,16 @@ class TransformerConfig(Settings):
                 object.__setattr__(self, name, self.hidden_dim // self.num_heads)
 
     def _check_token_ids(self):
-        smallest = min(self.vocabulary_size, self.source_vocabulary_size or self.vocabulary_size)
+        num_ids = min(self.vocabulary_size, self.source_vocabulary_size or self.vocabulary_size)
         for name, value in vars(self).items():
             if name.endswith("_token_id"):
-                expected = f"an id of the vocabulary, 0 to {smallest - 1}"
-                self._require(name, 0 <= value < smallest, expected)
+                expected = f"an id of the vocabulary, 0 to {num_ids - 1}"
+                self._require(name, 0 <= value < num_ids, expected)
 
     def _check_combinations(self):
         ids = {name: value for name, value in vars(self).items() if name.endswith("_token_id")}
-        differing = [value for name, value in ids.items() if name != "start_token_id"]
-        if len(set(differing)) < len(differing) or self.start_token_id == self.unk_token_id:
+        others = [value for name, value in ids.items() if name != "start_token_id"]
+        if len(set(others)) < len(others) or self.start_token_id == self.unk_token_id:
             received = ", ".join(f"{name}={value}" for name, value in ids.items())
             raise ValueError(
                 "The special tokens must have different ids, but `start_token_id` may be "

@@ -84,8 +84,8 @@ class TransformerDecoder(TransformerStack):
             encoder_output: float tensor `(B, S, D)`.
             encoder_padding_mask: bool tensor `(B, S)`. Optional.
             max_length: int. The cache then has room for this number of target tokens from the
-                start, and its shapes do not change. A step beyond it gives wrong states. Defaults
-                to a cache that grows.
+                start, and its shapes do not change. A step beyond it gives wrong states, on PyTorch
+                an error. Defaults to a cache that grows.
             beam_size: int, `W`, the number of hypotheses of each sentence. Needed with
                 `max_length` only. Defaults to `1`.
 
@@ -125,8 +125,10 @@ class TransformerDecoder(TransformerStack):
         ancestors: Any = None
         if cache is not None:
             encoder_padding_mask, ancestors = cache["encoder_padding_mask"], cache["ancestors"]
-        # (B, S) -> (B, 1, S): the same mask for every query.
-        mask = None if encoder_padding_mask is None else encoder_padding_mask[:, None, :]
+        encoder_attention_mask = None
+        if encoder_padding_mask is not None:
+            # (B, S) -> (B, 1, S): the same mask for every query.
+            encoder_attention_mask = encoder_padding_mask[:, None, :]
         if parents is None:
             x = self._embed(token_ids, start_index, training=training)
         else:
@@ -140,7 +142,7 @@ class TransformerDecoder(TransformerStack):
                 x,
                 encoder_output,
                 attention_mask=None if parents is None else ancestors.mask,
-                encoder_attention_mask=mask,
+                encoder_attention_mask=encoder_attention_mask,
                 use_causal_mask=parents is None,
                 return_attention_scores=True,
                 cache=None if cache is None else cache["blocks"][index],

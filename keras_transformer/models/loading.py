@@ -8,7 +8,7 @@ import keras
 from keras_transformer.models import transformer  # noqa: F401 - registers the classes of a file
 from keras_transformer.types import Path
 
-HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes of such a file
+HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes of an HDF5 file
 
 
 def load_model(path: Path, compile: bool = True) -> keras.Model:
@@ -16,8 +16,8 @@ def load_model(path: Path, compile: bool = True) -> keras.Model:
 
     Args:
         path: the `.keras` file.
-        compile: `False` leaves out the optimizer, whose state is twice the weights. Defaults to
-            `True`.
+        compile: `False` leaves out the optimizer; the state of Adam is twice as large as the
+            weights. Defaults to `True`.
 
     Returns:
         `Transformer`, or another Keras model that uses classes of this package.

@@ -30,7 +30,7 @@ class OutputBias(keras.layers.Layer):
 
     @property
     def effective_bias(self) -> Tensor:
-        """What is added: the weight, but -1e9 at the excluded token."""
+        """The bias that is added, float32 `(V,)`: the weight, but -1e9 at the excluded token."""
         if self.excluded_token_id is None:
             return self.bias
         bias = ops.convert_to_tensor(self.bias)

@@ -104,8 +104,8 @@ class Transformer(TrainingStep, keras.Model):
         dtype = _policy_of(dtype)
 
         # === Layers ===
-        unseen = None if config.source_end_token else config.end_token_id
-        padding_mask = PaddingMask(config.pad_token_id, unseen, name="padding_mask")
+        masked_end = None if config.source_end_token else config.end_token_id
+        padding_mask = PaddingMask(config.pad_token_id, masked_end, name="padding_mask")
         source_embedding, target_embedding = _embeddings(config, dtype)
         encoder = self.encoder_class(config, source_embedding, dtype=dtype, name="encoder")
         decoder = self.decoder_class(config, target_embedding, dtype=dtype, name="decoder")
@@ -116,11 +116,11 @@ class Transformer(TrainingStep, keras.Model):
             )
 
         # === Functional model ===
-        inputs = {side: keras.Input((None,), dtype="int32", name=side) for side in INPUT_NAMES}
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUT_NAMES}
         mask = padding_mask(inputs["encoder_token_ids"])
         encoder_output = encoder(inputs["encoder_token_ids"], padding_mask=mask)
         hidden = decoder(inputs["decoder_token_ids"], encoder_output, encoder_padding_mask=mask)
-        # Softmax and loss need float32; the layer also names the output.
+        # Casts to float32, which softmax and loss need, and names the output.
         logits_layer: keras.layers.Layer = keras.layers.Activation(
             "linear", dtype="float32", name="logits"
         )
@@ -182,12 +182,12 @@ class Transformer(TrainingStep, keras.Model):
 
     @property
     def trains_output(self) -> bool:
-        """Whether a weight of the last product or its bias is trained."""
+        """Whether a weight that the logits are computed from is trained: kernel or bias."""
         layers = self.output_projection or self.decoder.embedding, self.logits_layer
         return any(layer.trainable_weights for layer in layers)
 
     def prepare_training(self) -> None:
-        """Sets the bias of tokens that were added and never trained from -1e9 to 0."""
+        """Sets the bias of tokens that were added and never trained from about -1e9 to 0."""
         count = self.config.added_tokens
         if not count:
             return
@@ -227,7 +227,8 @@ class Transformer(TrainingStep, keras.Model):
             encoder_token_ids: int tensor `(B, S)`.
             max_length: int. The cache then has room for this number of target tokens from the
                 start, and its shapes do not change: for XLA, which compiles a loop for fixed
-                shapes. A step beyond it gives wrong logits. Defaults to a cache that grows.
+                shapes. A step beyond it gives wrong logits, on PyTorch an error. Defaults to a
+                cache that grows.
             beam_size: int, `W`, the number of hypotheses of each sentence. Needed with
                 `max_length` only. Defaults to `1`.
 
@@ -235,18 +236,20 @@ class Transformer(TrainingStep, keras.Model):
             nest of tensors whose first axis is the batch. For every block, it has the keys
             and values of self-attention, `(B, N, 0, K)`, which `decode_step` extends, and the keys
             and values of encoder-decoder attention, `(B, N, S, K)`. With `max_length`, those of
-            self-attention are `(B, N, W * max_length, K)`. Then there are also scalars `index`,
-            and the matrix `"transposed_output_kernel"`, `(D, V)`, without the axis of the batch.
+            self-attention are `(B, N, W * max_length, K)`, and two kinds of tensors have no axis of
+            the batch: scalars `index`, and, unless the batch and `beam_size` are 1 or there is no
+            `output_kernel`, the matrix `"transposed_output_kernel"`, `(D, V)`.
         """
         mask = self.padding_mask(encoder_token_ids)
         cache = self.decoder.init_cache(self.encode(encoder_token_ids), mask, max_length, beam_size)
-        has_one_row = (encoder_token_ids.shape[0], beam_size) == (1, 1)
-        if max_length is None or has_one_row or (kernel := self.output_kernel) is None:
+        has_one_row = encoder_token_ids.shape[0] == 1 and beam_size == 1
+        kernel = None if max_length is None or has_one_row else self.output_kernel
+        if kernel is None:
             return cache
-        # Transposed here, once: XLA multiplies several rows by a transposed matrix at half the
-        # speed.
-        kernel = ops.transpose(ops.cast(kernel, self.decoder.compute_dtype))
-        return {**cache, "transposed_output_kernel": kernel}
+        # Transpose once, here: XLA multiplies several rows at half the speed if the matrix is
+        # transposed in the product.
+        transposed = ops.transpose(ops.cast(kernel, self.decoder.compute_dtype))
+        return {**cache, "transposed_output_kernel": transposed}
 
     @reads_weights
     def decode_step(
@@ -336,18 +339,21 @@ class Transformer(TrainingStep, keras.Model):
         Paths are relative to this model, even if it is part of a larger model. Outer layers come
         first, because setting `trainable` on a layer also sets it on its parts.
         """
-        return parts_of(self, outside=self.encoder.path.removesuffix(self.encoder.name))
+        return parts_of(self, prefix=self.encoder.path.removesuffix(self.encoder.name))
 
 
 def _named(inputs):
-    """Returns a list of two inputs as a dict: source, then target. Keras would sort by name."""
+    """Returns a list of source and target as a dict by name; anything else as it is.
+
+    Keras would assign the elements to the inputs in alphabetical order.
+    """
     if isinstance(inputs, list | tuple) and len(inputs) == len(INPUT_NAMES):
         return dict(zip(INPUT_NAMES, inputs, strict=True))
     return inputs
 
 
 def _config_of(config, fields):
-    """The given config, or a new one from its fields; raises if both or neither are given."""
+    """Returns the given config, or a new one of the fields; raises if both or none are given."""
     if config is None and fields:
         return TransformerConfig.from_dict(fields)
     if fields:
@@ -364,7 +370,7 @@ def _config_of(config, fields):
 
 
 def _policy_of(dtype):
-    """The dtype policy; raises for float64."""
+    """Returns the dtype policy; raises for float64."""
     policy = keras.dtype_policies.get(dtype)
     if policy.variable_dtype == "float64":
         raise ValueError(
@@ -376,7 +382,7 @@ def _policy_of(dtype):
 
 
 def _embeddings(config, dtype):
-    """The embeddings of source and target: the same layer twice with `tie_embeddings="all"`."""
+    """Returns the embeddings of source and target: one layer twice with `tie_embeddings="all"`."""
 
     def embedding(size, name):
         return PositionalEmbedding(

@@ -16,6 +16,7 @@ from keras_transformer.layers.positional_embedding import PositionalEmbedding
 from keras_transformer.layers.transformer_block import TransformerBlock
 from keras_transformer.models.config import TransformerConfig
 
+# Arguments of `call` in encoder and decoder whose shapes are checked.
 INPUTS = "token_ids", "encoder_output", "padding_mask", "encoder_padding_mask"
 
 
@@ -66,7 +67,11 @@ class TransformerStack(PartsInConfig):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def _checked_mask(self, token_ids, encoder_output=None, **padding_mask):
-        """Checks the inputs, and returns the padding mask as bool."""
+        """Checks the inputs, and returns the padding mask as bool, or `None` without one.
+
+        Args:
+            **padding_mask: the mask under its argument name, which errors then name.
+        """
         require_axes("BT", token_ids=token_ids)
         require_axes("BSD", encoder_output=encoder_output)
         return as_mask("BS", **padding_mask) if padding_mask else None
@@ -79,7 +84,7 @@ class TransformerStack(PartsInConfig):
         return self.layer_norm(outputs) if self.config.normalize_first else outputs
 
     def get_config(self) -> dict[str, Any]:
-        # The first time, Keras does not mark a shared object as shared: serialise it twice.
+        # Keras marks an object as shared from the second time on, so serialise it twice.
         keras.saving.serialize_keras_object(self.embedding)
         return {
             **super().get_config(),
@@ -96,5 +101,6 @@ class TransformerStack(PartsInConfig):
 
     def _parts(self):
         """All parts but the embedding: another stack may share it, and it has its own config."""
-        own = {id(part) for part in (self.embedding, *self.embedding.weights)}
-        return {path: part for path, part in super()._parts().items() if id(part) not in own}
+        of_embedding = {id(part) for part in (self.embedding, *self.embedding.weights)}
+        parts = super()._parts()
+        return {path: part for path, part in parts.items() if id(part) not in of_embedding}

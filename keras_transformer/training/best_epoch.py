@@ -21,20 +21,20 @@ def monitor_mode(name: str, mode: str | None = None) -> str:
         mode: `"min"` or `"max"`. Needed for a metric that is not in `METRICS`.
 
     Raises:
-        ValueError: if `mode` is neither of both, or is missing although it is needed.
+        ValueError: if `mode` is neither, or is missing although it is needed.
     """
     if mode in ("min", "max"):
         return mode
     logged = "_" + re.sub(r"@\d+$", "@n", name)  # `accuracy@5` is a row `accuracy@n`
-    modes = [row.more_is_better for metric, row in METRICS.items() if logged.endswith(f"_{metric}")]
-    if mode is not None or not modes:
+    known = [row for metric, row in METRICS.items() if logged.endswith(f"_{metric}")]
+    if mode is not None or not known:
         raise ValueError(
             "`mode` must be 'min' or 'max' for a metric that is not one of "
             f"{', '.join(METRICS)}. Received: mode={mode!r} for {name!r}. Pass `mode='max'` if "
             "more is better, else `mode='min'`. A `RunKeeper` takes it from the `CheckpointFolder` "
             "that it gets as `checkpoints`."
         )
-    return "max" if modes[0] else "min"
+    return "max" if known[0].more_is_better else "min"
 
 
 def ranked(rows: Iterable[Row], monitor: str, mode: str | None = None) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Callbacks for any `fit`: best model, averaged weights, the epoch of the dataset, its end."""
+"""Callbacks for any `fit`, and a check of what callbacks need from the optimizer."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,14 +13,14 @@ from keras_transformer.types import Path
 
 
 def check_callbacks(callbacks: Iterable[keras.callbacks.Callback], optimizer: Any) -> None:
-    """Checks what callbacks need of the optimizer, which Keras would find out after epochs.
+    """Checks that an optimizer fits the callbacks; Keras would fail only at the end of an epoch.
 
     Raises:
-        ValueError: if a callback sets the learning rate of a schedule, or needs averages that the
-            optimizer does not keep.
+        ValueError: if a callback sets the learning rate but a schedule does too, or if a callback
+            needs averages of the weights and the optimizer keeps none.
     """
     inner = without_loss_scaling(optimizer)
-    optimizers = getattr(inner, "optimizers", [inner])  # of a `MultiOptimizer`
+    optimizers = getattr(inner, "optimizers", [inner])  # a `MultiOptimizer` has several
     schedules, has_averages = [], False
     for part in optimizers:
         if isinstance(part._learning_rate, LearningRateSchedule):
@@ -62,10 +62,10 @@ class BestModel(keras.callbacks.Callback):
         best: the best value so far, if training resumes. Optional.
         mode: `"min"` or `"max"`: which value is better. Needed if `monitor` does not end with a
             name of `evaluation.METRICS`.
-        save_fn: called with model and path. Optional: else `save_model` is.
+        save_fn: called with model and path to write the file. Defaults to `save_model`.
 
     Raises:
-        ValueError: if `mode` is missing although it is needed, or is another one.
+        ValueError: if `mode` is neither of these, or is missing although it is needed.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class BestModel(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         row = {self._monitor: (logs or {}).get(self._monitor)}
+        # Of equal values, the earlier one is the best.
         if best_epoch([self._best, row], self._monitor, self._mode) is row:
             self._best = row
             (self._save_fn or save_model)(self.model, self._path)
@@ -113,7 +114,7 @@ class AveragedWeights(keras.callbacks.Callback):
             variable.assign(average.numpy())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self.on_test_begin()  # without validation, it has not been called
+        self.on_test_begin()  # Keras has not called it if there is no validation
 
     def give_back(self) -> None:
         """Restores the weights that the average replaced."""
@@ -126,7 +127,8 @@ class AveragedWeights(keras.callbacks.Callback):
 class DatasetEpoch(keras.callbacks.Callback):
     """Sets a dataset to the epoch at which `fit` begins: `initial_epoch`, or that of a backup.
 
-    If `fit` begins at 0, the dataset goes on where it is: a second `fit` has other orders.
+    If `fit` begins at epoch 0, the dataset continues where it is, so that a second `fit` has other
+    orders.
 
     Args:
         stream: `BatchStream` of the dataset.

@@ -66,7 +66,7 @@ def get_strategy(
 
 
 def cluster_addresses() -> list[str]:
-    """Returns the addresses of all workers in `TF_CONFIG`; none if it is unset or empty.
+    """Returns the addresses of all tasks in `TF_CONFIG`; an empty list if it is unset or empty.
 
     Raises:
         ValueError: if `TF_CONFIG` does not describe a cluster.
@@ -75,15 +75,18 @@ def cluster_addresses() -> list[str]:
 
 
 def _checked_config(with_task=False):
-    """The value of `TF_CONFIG`, which must hold a task if `with_task` is set."""
+    """Returns `TF_CONFIG` as a dict; with `with_task`, it must name a task of the cluster."""
     try:
         config = json.loads(os.environ.get("TF_CONFIG") or "{}")
         cluster = config.get("cluster", {}) if isinstance(config, dict) else None
-        if not isinstance(cluster, dict) or not {*map(type, cluster.values())} <= {list}:
+        if not isinstance(cluster, dict) or not all(
+            isinstance(addresses, list) for addresses in cluster.values()
+        ):
             raise TypeError
         if with_task:
             task = config["task"]
-            dict(enumerate(cluster[task["type"]]))[task["index"]]  # a list would accept -1
+            if task["index"] not in range(len(cluster[task["type"]])):
+                raise IndexError
         return config
     except (ValueError, LookupError, TypeError):
         raise ValueError(
@@ -97,8 +100,8 @@ def _checked_config(with_task=False):
 def _automatic(devices):
     if len(cluster_addresses()) > 1:
         return "multi_worker"
-    several = len(devices or tf.config.list_logical_devices("GPU")) > 1
-    return "mirrored" if several else "single"
+    num_devices = len(devices or tf.config.list_logical_devices("GPU"))
+    return "mirrored" if num_devices > 1 else "single"
 
 
 @cache
@@ -117,13 +120,13 @@ def _strategy(name, devices):
 
 
 def _config_of_slurm():
-    """Builds the value of TF_CONFIG from the environment variables of Slurm's `srun`.
+    """Returns the value of `TF_CONFIG` that the environment variables of Slurm's `srun` describe.
 
     TensorFlow's own resolver needs GPUs, and sorts the hosts, which gives wrong task indices.
     """
     try:
         hosts = expand_hostlist(os.environ["SLURM_STEP_NODELIST"])
-        tasks = expand_tasks_per_node(os.environ["SLURM_STEP_TASKS_PER_NODE"])
+        tasks_of_hosts = expand_tasks_per_node(os.environ["SLURM_STEP_TASKS_PER_NODE"])
         index = int(os.environ["SLURM_PROCID"])
     except KeyError:
         raise ValueError(
@@ -133,8 +136,8 @@ def _config_of_slurm():
     port = 20_000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 20_000  # jobs may share a host
     addresses = [
         f"{host}:{port + offset}"
-        for host, number in zip(hosts, tasks, strict=True)
-        for offset in range(number)
+        for host, num_tasks in zip(hosts, tasks_of_hosts, strict=True)
+        for offset in range(num_tasks)
     ]
     return {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
 

@@ -1,8 +1,8 @@
-"""`FlatValues`: a list of arrays of a compiled JAX program, many of which are one vector.
+"""`FlatValues`: values that a compiled JAX program takes and returns, many of them as one vector.
 
 A program takes and returns a vector faster than hundreds of small arrays, and computes with it in
-one kernel. Keras wraps each list of the state that a train step returns, element by element; it
-leaves other sequences as they are.
+one kernel. It is not a `list`: Keras would wrap the elements of each list in the state of a train
+step, one by one.
 """
 
 import functools
@@ -14,16 +14,17 @@ import jax
 from jax import numpy as jnp
 
 Shape = tuple[int, ...]
-# Of each array of `FlatValues`: the positions and shapes of the values that it consists of.
+# For each array of `FlatValues`: position and shape of each value that the array consists of.
 Layout = tuple[tuple[tuple[int, Shape], ...], ...]
 
 
 def layout_of(values: Sequence[Any], groups: Iterable[Sequence[int]] = ()) -> Layout:
-    """Returns the layout in which the values at the positions of a group are one vector.
+    """Returns the layout in which the values of each group are one vector.
 
     Args:
         values: arrays.
-        groups: positions in `values`, of arrays of one dtype. Each other array stays as it is.
+        groups: for each vector, the positions of its values in `values`. The values of a group have
+            one dtype. Every other value stays an array of its own.
     """
     groups = [tuple(group) for group in groups]
     grouped = set().union(*groups)
@@ -36,7 +37,7 @@ def layout_of(values: Sequence[Any], groups: Iterable[Sequence[int]] = ()) -> La
 
 @jax.tree_util.register_pytree_node_class
 class FlatValues:
-    """The values of some variables, as few arrays. Iterating yields the values."""
+    """The values of some variables, held in fewer arrays. Iterating yields the values."""
 
     def __init__(self, arrays: list[Any], layout: Layout) -> None:
         self._arrays = arrays
@@ -44,11 +45,11 @@ class FlatValues:
 
     @classmethod
     def of(cls, values: Sequence[Any], layout: Layout) -> "FlatValues":
-        """Returns values in a layout of `layout_of`."""
-        arrays = [
-            values[group[0][0]] if len(group) == 1 else join([values[at] for at, _ in group])
-            for group in layout
-        ]
+        """Returns values in a layout that `layout_of` returned."""
+        arrays = []
+        for group in layout:
+            group_values = [values[position] for position, _ in group]
+            arrays.append(group_values[0] if len(group) == 1 else join(group_values))
         return cls(arrays, layout)
 
     def with_values(self, values: Sequence[Any]) -> "FlatValues":
@@ -56,19 +57,19 @@ class FlatValues:
         return self.of(values, self._layout)
 
     def is_lost(self) -> bool:
-        """Whether a program has overwritten the arrays, and then failed."""
+        """Returns whether a program that failed has already overwritten an array."""
         return any(array.is_deleted() for array in self._arrays)
 
     def release(self) -> None:
-        """Frees the memory, after the variables were given the values."""
+        """Frees the memory; call it after the values were assigned to the variables."""
         self._arrays = []
 
     def __iter__(self) -> Iterator[Any]:
         values: dict[int, Any] = {}
         for group, array in zip(self._layout, self._arrays, strict=True):
             positions, shapes = zip(*group, strict=True)
-            parts = (array,) if len(group) == 1 else split(array, shapes)
-            values.update(zip(positions, parts, strict=True))
+            group_values = [array] if len(group) == 1 else split(array, shapes)
+            values.update(zip(positions, group_values, strict=True))
         return iter([values[position] for position in range(len(values))])
 
     def tree_flatten(self) -> tuple[list[Any], Layout]:
@@ -79,15 +80,15 @@ class FlatValues:
         return cls(list(arrays), layout)
 
 
-# Inlined, so that a program that splits a vector and joins the parts again uses the vector itself.
+# Inlined: a compiled program that splits a vector and joins the parts again uses the vector itself.
 @functools.partial(jax.jit, inline=True)
 def join(arrays: Sequence[Any]) -> Any:
-    """Returns one vector of the arrays."""
+    """Returns the arrays as one vector."""
     return jnp.concatenate([jnp.ravel(array) for array in arrays])
 
 
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def split(vector: Any, shapes: tuple[Shape, ...]) -> list[Any]:
-    """Returns the arrays of these shapes that were joined."""
+    """Returns the arrays that `join` made the vector of."""
     parts = jax.lax.split(vector, [math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]

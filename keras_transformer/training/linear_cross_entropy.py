@@ -61,12 +61,12 @@ class OutputHead(NamedTuple):
         """Returns the row of each label in the second matrix of `factors`, and a penalty.
 
         Args:
-            labels: int tensor `(N,)`, any numbers.
+            labels: int tensor `(N,)`; may hold numbers outside the vocabulary.
 
         Returns:
-            int32 tensor `(N,)`; a label without a row gets the row of another one. Float32 tensor
-            `(N,)`, to add to the loss: NaN if the label is outside the vocabulary, infinity if its
-            class is excluded, else 0.
+            int32 tensor `(N,)`, the rows; a label without a row gets the row of another label.
+            Float32 tensor `(N,)`, the penalty to add to the loss: NaN if the label is outside the
+            vocabulary, infinity if its class is excluded, else 0.
         """
         classes, penalty = class_indices(labels, self.kernel.shape[0])
         if self.excluded_class is None:
@@ -106,7 +106,7 @@ def linear_cross_entropy(
         hidden: float tensor `(N, D)`.
         head: computes the logits of V classes.
         labels: int tensor `(N,)`. Labels outside the vocabulary must have weight 0, else the
-            results are NaN; labels of the excluded class too, else the results are infinite.
+            results are NaN; so must labels of the excluded class, else the results are infinite.
         weights: float32 tensor `(N,)`.
         label_smoothing: the share `eps` of the target that is spread evenly over all classes.
         with_gradient: `False` computes no gradients, for evaluation. Defaults to `True`.
@@ -121,18 +121,18 @@ def linear_cross_entropy(
     """
     label_rows, penalty = head.rows(labels)
     hidden, kernel = head.factors(hidden)
-    constant = ops.stop_gradient(hidden)
-    matrix = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
-    chunks = _chunks(constant, label_rows, weights, passes=2 if r_drop else 1)
+    hidden_values = ops.stop_gradient(hidden)
+    kernel_values = ops.stop_gradient(ops.cast(kernel, hidden.dtype))
+    chunks = _chunks(hidden_values, label_rows, weights, passes=2 if r_drop else 1)
     gradients = Gradients(of_hidden=with_gradient, of_kernel=with_gradient and head.is_trained)
     values_of_tokens, grad_kernel = _values_of_chunks(
-        chunks, matrix, shape_of(labels)[0], gradients, r_drop
+        chunks, kernel_values, shape_of(labels)[0], gradients, r_drop
     )
     log_sums, label_logits, best_rows, divergences, *grad_hidden = values_of_tokens
     # The loss is `logsumexp(logits) - target . logits`. `target . logits` is linear in `hidden` and
     # in `kernel`: it needs the kernel's row of each label and the mean row, not the logits.
-    states, matrix_rows = ops.cast(constant, "float32"), ops.cast(matrix, "float32")
-    mean_row = ops.mean(matrix_rows, axis=0)
+    states, kernel_rows = ops.cast(hidden_values, "float32"), ops.cast(kernel_values, "float32")
+    mean_row = ops.mean(kernel_rows, axis=0)
     target = (1 - label_smoothing) * label_logits + label_smoothing * ops.matmul(states, mean_row)
     losses, nll = log_sums - target, log_sums - label_logits
     loss = ops.sum((losses + r_drop / 2 * divergences) * weights)
@@ -140,49 +140,51 @@ def linear_cross_entropy(
     scores = TokenScores(losses, nll + penalty, head.classes(best_rows))
     if not with_gradient:
         return loss, scores
-    target_rows = (1 - label_smoothing) * ops.take(matrix_rows, label_rows, axis=0)
+    target_rows = (1 - label_smoothing) * ops.take(kernel_rows, label_rows, axis=0)
     target_rows += label_smoothing * mean_row
     loss += _with_gradient(hidden, grad_hidden[0] - weights[:, None] * target_rows)
     if head.is_trained:
-        states *= weights[:, None]
+        weighted_states = states * weights[:, None]
         num_rows = kernel.shape[0]
-        grad_kernel -= (1 - label_smoothing) * ops.segment_sum(states, label_rows, num_rows)
-        grad_kernel -= label_smoothing / num_rows * ops.sum(states, axis=0)
+        share = ops.segment_sum(weighted_states, label_rows, num_rows)
+        grad_kernel -= (1 - label_smoothing) * share
+        grad_kernel -= label_smoothing / num_rows * ops.sum(weighted_states, axis=0)
         loss += _with_gradient(kernel, grad_kernel)
     return loss, scores
 
 
 def _with_gradient(tensor, gradient):
-    """Returns 0, whose gradient with respect to a tensor is the given one."""
+    """Returns 0, but its gradient with respect to `tensor` is `gradient`."""
     product = ops.sum(ops.cast(tensor, "float32") * gradient)
     return product - ops.stop_gradient(product)
 
 
 def _chunks(*tensors, passes):
-    """`(N, ...)` -> `(chunks, C, ...)`, padded with zeros; C is at most `CHUNK`.
+    """Splits tensors: `(N, ...)` -> `(chunks, C, ...)`, padded with zeros; C is at most `CHUNK`.
 
     All chunks have one size, because oneDNN prepares its kernels for each size. The passes of a
     token stay together.
     """
-    count = shape_of(tensors[0])[0]
-    number = count // CHUNK + 1
-    size = count // number + 1
+    num_tokens = shape_of(tensors[0])[0]
+    num_chunks = num_tokens // CHUNK + 1
+    size = num_tokens // num_chunks + 1
     size += size % passes
     chunks = []
     for tensor in tensors:
-        zeros = ops.zeros((number * size - count, *tensor.shape[1:]), tensor.dtype)
+        zeros = ops.zeros((num_chunks * size - num_tokens, *tensor.shape[1:]), tensor.dtype)
         padded = ops.concatenate([tensor, zeros])
-        chunks.append(ops.reshape(padded, (number, size, *tensor.shape[1:])))
+        chunks.append(ops.reshape(padded, (num_chunks, size, *tensor.shape[1:])))
     return tuple(chunks)
 
 
 def _values_of_chunks(chunks, kernel, num_tokens, gradients, r_drop):
-    """Returns a list of values of each token, and the gradient with respect to the kernel.
+    """Returns a list of values of all tokens, and the gradient with respect to the kernel.
 
-    The values `(N,)` are: log-sum-exp of the logits, logit of the label, the most probable row,
-    divergence from the other pass; `gradients.of_hidden` adds the gradient with respect to the
-    hidden states, `(N, D)`. The gradient with respect to the kernel is `(V, D)`, or 0 if it is not
-    needed. Both are float32 and gradients of the weighted sum of log-sum-exp and divergence.
+    The list has four tensors `(N,)`: log-sum-exp of the logits, logit of the label, most probable
+    row, and divergence from the other pass, which is 0 without R-Drop. `gradients.of_hidden` adds
+    the gradient with respect to the hidden states, `(N, D)`. The gradient with respect to the
+    kernel is `(V, D)`, or a scalar 0 if it is not needed. Both gradients are float32, of the
+    weighted sum of log-sum-exp and, times `r_drop / 2`, divergence.
     """
     transposed = ops.transpose(kernel)
 
@@ -193,22 +195,25 @@ def _values_of_chunks(chunks, kernel, num_tokens, gradients, r_drop):
         classes = _argmax(logits)  # their probabilities did not underflow
         log_sums = _pick(logits, classes) - ops.log(_pick(probabilities, classes))
         divergences = ops.zeros_like(log_sums)
+        grad_logits = probabilities  # of log-sum-exp; without the weights of the tokens
         if r_drop:
             divergences, slopes = _divergences(logits - log_sums[:, None], probabilities)
-            probabilities += r_drop / 2 * slopes
+            grad_logits = probabilities + r_drop / 2 * slopes
         values = [log_sums, _pick(logits, labels), classes, divergences]
         if gradients.of_hidden:
-            probabilities = ops.cast(probabilities, hidden.dtype)
+            grad_logits = ops.cast(grad_logits, hidden.dtype)
             column = weights[:, None]
-            values.append(ops.cast(ops.matmul(probabilities, kernel), "float32") * column)
-        if gradients.of_kernel:  # only with those of the hidden states
+            values.append(ops.cast(ops.matmul(grad_logits, kernel), "float32") * column)
+        if gradients.of_kernel:  # only with `gradients.of_hidden`
             weighted = ops.cast(ops.cast(hidden, "float32") * column, hidden.dtype)
-            share = ops.matmul(ops.transpose(probabilities), weighted)
+            share = ops.matmul(ops.transpose(grad_logits), weighted)
             grad_kernel += ops.cast(share, "float32")
         return grad_kernel, tuple(values)
 
     grad_kernel = ops.zeros(kernel.shape if gradients.of_kernel else (), "float32")
-    dtypes = "float32", "float32", "int32", "float32", *["float32"] * gradients.of_hidden
+    dtypes = ["float32", "float32", "int32", "float32"]
+    if gradients.of_hidden:
+        dtypes.append("float32")
     if keras.config.backend() == "tensorflow":
         grad_kernel, values = _tensorflow_scan(one_chunk, grad_kernel, chunks, dtypes)
     else:
@@ -226,40 +231,43 @@ def _divergences(log_probs, probabilities):
     `p * (log p - log q - KL(p || q)) + p - q`.
     """
 
-    def other(matrix):  # rows 1, 0, 3, 2, ...
+    def of_other_pass(matrix):  # rows 1, 0, 3, 2, ...
         pairs = ops.reshape(matrix, (-1, 2, matrix.shape[-1]))
         return ops.reshape(ops.flip(pairs, axis=1), (-1, matrix.shape[-1]))
 
-    difference = log_probs - other(log_probs)
+    difference = log_probs - of_other_pass(log_probs)
     divergences = ops.sum(probabilities * difference, axis=-1)
-    slopes = probabilities * (difference - divergences[:, None] + 1.0) - other(probabilities)
+    slopes = probabilities * (difference - divergences[:, None] + 1.0)
+    slopes -= of_other_pass(probabilities)
     return divergences, slopes
 
 
 def _tensorflow_scan(function, carry, inputs, dtypes):
     """Like `keras.ops.scan`, which on TensorFlow needs outputs with the carry's shapes."""
-    number = tf.shape(inputs[0])[0]
+    num_steps = tf.shape(inputs[0])[0]
 
     def step(index, carry, arrays):
-        carry, outputs = function(carry, [each[index] for each in inputs])
+        carry, outputs = function(carry, [tensor[index] for tensor in inputs])
         pairs = zip(arrays, outputs, strict=True)
-        return index + 1, carry, [array.write(index, each) for array, each in pairs]
+        return index + 1, carry, [array.write(index, output) for array, output in pairs]
 
     _, carry, arrays = tf.while_loop(
-        lambda index, *_: index < number,
+        lambda index, *_: index < num_steps,
         step,
-        (0, carry, [tf.TensorArray(dtype, size=number) for dtype in dtypes]),
+        (0, carry, [tf.TensorArray(dtype, size=num_steps) for dtype in dtypes]),
         parallel_iterations=1,
-        maximum_iterations=number,
+        maximum_iterations=num_steps,
     )
     return carry, [array.stack() for array in arrays]
 
 
 def _argmax(logits):
-    """`ops.argmax` of each row, of which two backends have something faster."""
+    """Returns the column of the largest logit of each row, the first of equal ones."""
     if keras.config.backend() == "tensorflow":
-        return tf.argmax(logits, axis=-1, output_type="int32")  # `ops.argmax` also handles -0.0
-    if keras.config.backend() == "jax":  # XLA reduces pairs of value and index one by one on CPUs
+        # `ops.argmax` takes twice as long, because it handles -0.0.
+        return tf.argmax(logits, axis=-1, output_type="int32")
+    if keras.config.backend() == "jax":
+        # On CPUs, XLA computes `ops.argmax` one element at a time, these two reductions as vectors.
         last = logits.shape[-1] - 1
         is_maximum = logits == ops.max(logits, axis=-1, keepdims=True)
         return ops.min(ops.where(is_maximum, ops.arange(last + 1, dtype="int32"), last), axis=-1)
@@ -267,7 +275,7 @@ def _argmax(logits):
 
 
 def _pick(matrix, columns):
-    """One element of each row."""
+    """Returns the element of each row in its column: `(N, V)`, `(N,)` -> `(N,)`."""
     num_rows, num_columns = shape_of(matrix)
     starts = num_columns * ops.arange(num_rows, dtype="int32")
     return ops.take(ops.reshape(matrix, (-1,)), starts + columns)

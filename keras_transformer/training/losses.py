@@ -11,9 +11,9 @@ from keras import ops
 
 from keras_transformer.types import Tensor
 
-# Logit of a class without probability. Finite, so that 0 times it is 0.
+# Logit of a class with probability 0. Finite, because 0 * inf is NaN.
 EXCLUDED_LOGIT = -1e9
-_ABSENT: Any = object()  # of an attribute that a loss may lack
+_ABSENT: Any = object()  # stands for an attribute that a loss does not have
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -45,8 +45,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     Returns:
         scalar in nats per token. `call` returns a `(B, T)` tensor without reduction and weights.
-        NaN if a label whose weight is not 0 is outside the vocabulary, and about 1e9 or infinite
-        if its class is excluded.
+        If a label whose weight is not 0 is outside the vocabulary, the loss is NaN; if it is a
+        class without probability, the loss is about 1e9 or infinite.
 
     Precision: float32.
     Departures from the paper: none.
@@ -85,9 +85,9 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     ) -> Tensor:
         weights = token_weights(y_true, self.ignore_class, sample_weight)
         if self.reduction in ("mean", "sum_over_batch_size"):
-            # Divide by the kept labels, as Keras's own losses with an `ignore_class` do.
-            kept = token_weights(y_true, self.ignore_class)
-            weights = ops.divide_no_nan(weights, ops.mean(kept))
+            # Divide by the labels that are not ignored, as Keras's losses with `ignore_class` do.
+            is_counted = token_weights(y_true, self.ignore_class)
+            weights = ops.divide_no_nan(weights, ops.mean(is_counted))
         # Labels with weight 0 may be outside the vocabulary.
         y_true = ops.where(ops.equal(weights, 0), 0, y_true)
         return super().__call__(y_true, y_pred, sample_weight=weights)
@@ -97,7 +97,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         num_classes = logits.shape[-1]
         indices, outside = class_indices(y_true, num_classes)
         target = ops.one_hot(indices, num_classes, dtype="float32")
-        # All tokens exclude the same classes: read the first. Without any, `spread` is exactly 1.
+        # All tokens exclude the same classes, so read those of the first token. If no class is
+        # excluded, `spread` is exactly 1.
         is_excluded = ops.any(ops.reshape(logits, (-1, num_classes))[:1] < EXCLUDED_LOGIT / 2, 0)
         is_included = ops.cast(ops.logical_not(is_excluded), "float32")
         spread = is_included * (num_classes / ops.sum(is_included))
@@ -106,15 +107,15 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return ops.categorical_crossentropy(target, logits, from_logits=True) + outside
 
     def get_config(self) -> dict[str, Any]:
-        own = {"label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class}
-        return {**super().get_config(), **own}
+        arguments = {"label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class}
+        return {**super().get_config(), **arguments}
 
 
 class LossTraits(NamedTuple):
     """What the step must know of a loss given to `compile`: an object, a function or a name.
 
-    Args:
-        reduction: that of Keras's losses; `None` or `"none"` for no reduction.
+    Attributes:
+        reduction: as in `keras.losses.Loss`; `None` or `"none"` for no reduction.
         can_ignore: whether the loss has an `ignore_class`, which may be `None`.
         ignore_class: label with weight 0, or `None`.
         takes_probabilities: whether it expects probabilities instead of logits.
@@ -131,17 +132,20 @@ NO_LOSS = LossTraits("mean_with_sample_weight", False, None, False)
 
 def traits_of(loss: Any) -> LossTraits:
     """Returns what the step must know of a loss; Keras's losses state it in attributes."""
-    # A function or a name has no `reduction`: Keras uses this default.
-    is_loss = isinstance(loss, keras.losses.Loss)
+    reduction = "sum_over_batch_size"  # Keras's default, for a function or a name
+    if isinstance(loss, keras.losses.Loss):
+        reduction = loss.reduction
     ignore_class = getattr(loss, "ignore_class", _ABSENT)
     from_logits = getattr(loss, "from_logits", _ABSENT)
+    if from_logits is _ABSENT:
+        takes_probabilities = _expects_probabilities(loss)
+    else:
+        takes_probabilities = not from_logits
     return LossTraits(
-        reduction=loss.reduction if is_loss else "sum_over_batch_size",
+        reduction=reduction,
         can_ignore=ignore_class is not _ABSENT,
         ignore_class=None if ignore_class is _ABSENT else ignore_class,
-        takes_probabilities=(
-            _expects_probabilities(loss) if from_logits is _ABSENT else not from_logits
-        ),
+        takes_probabilities=takes_probabilities,
     )
 
 

@@ -33,11 +33,11 @@ LOGGER = logging.getLogger(__name__)
 
 
 def step_attribute(name: str, default: Any, rule: str, is_valid: Callable[[Any], bool]) -> Any:
-    """Returns a property that checks its value and is saved with the `compile` arguments.
+    """Returns a property that checks values and is saved with the `compile` arguments.
 
     Args:
-        name: its name.
-        default: its value until it is set.
+        name: name of the property.
+        default: its value until it is set. Values are converted to its type.
         rule: what a value must be, for the error.
         is_valid: called with a value, returns whether it follows the rule.
     """
@@ -68,9 +68,9 @@ def checked(name: str) -> Any:
         arguments = signature.bind(self, *args, **kwargs).arguments
         del arguments["self"]
         arguments |= arguments.pop("kwargs", {})
-        method = getattr(super(TrainingStep, self), name)
+        next_method = getattr(super(TrainingStep, self), name)
         if "_use_cached_eval_dataset" in arguments:  # `evaluate` inside of `fit`
-            return method(**arguments)
+            return next_method(**arguments)
         fetch_weights(self)
         if name in ("fit", "train_on_batch"):
             self.prepare_training()
@@ -82,6 +82,7 @@ def checked(name: str) -> Any:
             )
         if self.compiled:
             _check_compiled(self)
+            _warn_if_not_fused(self)
             _warn_if_padding_counts(self, arguments)
             say_if_emulated(self.compute_dtype, warnings.warn)
             if name in ("fit", "train_on_batch"):
@@ -91,14 +92,17 @@ def checked(name: str) -> Any:
                 for callback in _prepared_callbacks(self, arguments):
                     if isinstance(callback, ClosedCallback):
                         stack.callback(callback.close)
-            return step.call_keras(method, self, arguments)
+            return step.call_keras(next_method, self, arguments)
 
     method.__doc__ = inspect.getdoc(keras_method)
     return method
 
 
 def reads_weights(method: Callable) -> Any:
-    """Decorates a method of a model that a callback may call in the middle of an epoch."""
+    """Decorates a method of a model: fetches the present weights before the method runs.
+
+    Needed if a callback may call the method in the middle of an epoch.
+    """
 
     @functools.wraps(method)
     def method_of_present_weights(self, *args, **kwargs):
@@ -109,7 +113,7 @@ def reads_weights(method: Callable) -> Any:
 
 
 def of_present_weights(name: str) -> Any:
-    """Returns a method of Keras that reads the present weights."""
+    """Returns a method of `keras.Model` that fetches the present weights before it runs."""
     keras_method = getattr(keras.Model, name)
 
     @functools.wraps(keras_method)
@@ -143,16 +147,17 @@ class TrainingStep(Base):
     adds during its call must be a mean over rows, like Keras's activity regularizers: the loss of
     each part of a batch is weighted by the number of rows in the part.
 
-    A subclass may override `compute_loss` only for one device without micro-batches and R-Drop.
+    A subclass may override `compute_loss`, but can then train only on one device, without
+    micro-batches and R-Drop.
 
-    A model has a fused loss if its `output_kernel` is a matrix `(V, D)`, to whose product its
-    `output_bias` `(V,)` is added unless it is `None`, and its `call` with
-    `return_hidden=True` returns the inputs of the product with it. Loss, gradient and metrics are
-    then computed without the logits, only for tokens that count; the results are the same. The
-    step computes the logits, and logs this once, if `compile` was given another loss than
-    `SmoothedCrossEntropy` or other metrics than `TokenAccuracy` and `Perplexity`; with float16; if
-    a subclass overrides `call`, `compute_loss` or `compute_metrics`; on TensorFlow with
-    `jit_compile`; and on several JAX devices.
+    A model has a fused loss if its `output_kernel` is a matrix `(V, D)` and its logits are
+    `hidden @ output_kernel^T + output_bias`, where `hidden` `(B, T, D)` is what its `call` returns
+    with `return_hidden=True`, and `output_bias` has the shape `(V,)` or is `None`. Loss, gradient
+    and metrics are then computed without the logits, only for tokens that count; the results are
+    the same. The step computes the logits instead, and logs the reason once, if `compile` was given
+    another loss than `SmoothedCrossEntropy` or other metrics than `TokenAccuracy` and `Perplexity`;
+    with float16; if a subclass overrides `call`, `compute_loss` or `compute_metrics`; on TensorFlow
+    with `jit_compile`; and on several JAX devices.
 
     Attributes:
         accumulation_steps: number of micro-batches that each replica's rows are split into, to save
@@ -183,12 +188,12 @@ class TrainingStep(Base):
 
     test_function: Any  # for the type checker; Keras creates it
     excluded_token_id: int | None = None
-    # For a fused loss, a subclass has a property instead.
+    # A subclass with a fused loss overrides these by properties.
     output_kernel: Any = None
     output_bias: Any = None
     trains_output: Any = True
     _pad_token_id: int | None = None  # label of the padding, if the model knows it
-    _warned_reason: str | None = None
+    _warned_reason: str | None = None  # why the loss is not fused, as logged last
 
     accumulation_steps = step_attribute(
         "accumulation_steps", 1, "an int of at least 1", lambda n: type(n) is int and n >= 1
@@ -206,7 +211,7 @@ class TrainingStep(Base):
     save_own_variables = of_present_weights("save_own_variables")
 
     def prepare_training(self) -> None:
-        """Called before each training method. A subclass may set weights that need it."""
+        """Called before `fit` and `train_on_batch`. A subclass may override it to set weights."""
 
     @property
     def weights(self) -> list[Any]:
@@ -268,43 +273,45 @@ class TrainingStep(Base):
         super()._symbolic_build(iterator=iterator, data_batch=data_batch)
 
     def _flatten_metrics_in_order(self, logs):
-        # Keras returns the loss alone if the logs hold nothing else.
+        # Leave out the norm: Keras returns the loss alone only if the logs hold nothing else.
         return super()._flatten_metrics_in_order(
             {name: value for name, value in logs.items() if name != "gradient_norm"}
         )
 
 
 def _prepared_callbacks(model, arguments):
-    """Checks the callbacks of `fit`, adds the one by which the dataset follows the epoch."""
-    callbacks_of_fit = arguments.get("callbacks") or []
-    is_list = isinstance(callbacks_of_fit, keras.callbacks.CallbackList)
-    callbacks = callbacks_of_fit.callbacks if is_list else keras.tree.flatten(callbacks_of_fit)
+    """Checks and returns the callbacks of `fit`; adds `DatasetEpoch` if the data have a stream."""
+    argument = arguments.get("callbacks") or []
+    is_callback_list = isinstance(argument, keras.callbacks.CallbackList)
+    callbacks = argument.callbacks if is_callback_list else keras.tree.flatten(argument)
     check_callbacks(callbacks, model.optimizer)
     stream = getattr(arguments.get("x"), "stream", None)  # of a dataset of `make_dataset`
     if stream is not None:
         callbacks.insert(0, DatasetEpoch(stream))  # before `RunKeeper`, which also sets the batch
-        arguments["callbacks"] = callbacks_of_fit if is_list else callbacks
+        arguments["callbacks"] = argument if is_callback_list else callbacks
     return callbacks
 
 
 def _check_compiled(model):
-    """Raises for arguments of `compile` that the step does not support; warns of slow ones."""
+    """Raises a `ValueError` for arguments of `compile` that the step does not support."""
     loss, _, traits = objective.compiled_loss(model)
     if traits.takes_probabilities:
         raise ValueError(
             "The loss must take logits: use `SmoothedCrossEntropy()`, or a loss of Keras with "
             f"`from_logits=True`. Received: loss={loss!r}"
         )
-    optimizer = without_loss_scaling(model.optimizer)  # `None`, if it is never trained
-    if optimizer is not None and (steps := optimizer.gradient_accumulation_steps):
+    optimizer = without_loss_scaling(model.optimizer)  # `None` if the model is never trained
+    steps = None if optimizer is None else optimizer.gradient_accumulation_steps
+    if steps:
         raise ValueError(
             "The optimizer's `gradient_accumulation_steps` must be None: it ignores the number of "
             "tokens of each batch. Use the model's `accumulation_steps`. "
             f"Received: gradient_accumulation_steps={steps}"
         )
     replicas = objective.num_replicas(model)
+    num_parts = replicas * model.accumulation_steps
     has_own_loss = type(model).compute_loss is not keras.Model.compute_loss
-    num_parts, problem = replicas * model.accumulation_steps, None
+    problem = None
     if num_parts > 1 and model.jit_compile and keras.config.backend() == "tensorflow":
         problem = "`jit_compile` must be False, because XLA needs static numbers of rows"
     if (num_parts > 1 or model.r_drop) and has_own_loss:
@@ -317,10 +324,16 @@ def _check_compiled(model):
             f"With several replicas, micro-batches or R-Drop, {problem}. Received: {replicas} "
             f"replicas, accumulation_steps={model.accumulation_steps}, r_drop={model.r_drop}"
         )
-    reason = objective.reason_for_logits(model)
+
+
+def _warn_if_not_fused(model):
+    """Logs once why the loss of a model is not fused, unless `fused_loss` is `False`."""
+    # If a class has the property `output_kernel`, `None` for this model is a reason to log.
     can_fuse = model.output_kernel is not None or type(model).output_kernel is not None
-    has_choice = model.fused_loss and can_fuse
-    if reason and has_choice and reason != model._warned_reason:
+    if not model.fused_loss or not can_fuse:
+        return
+    reason = objective.reason_for_logits(model)
+    if reason and reason != model._warned_reason:
         model._warned_reason = reason
         LOGGER.warning(
             "The logits of all tokens are computed, which takes more time and memory, because %s. "

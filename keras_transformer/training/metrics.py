@@ -10,7 +10,7 @@ from keras_transformer.types import Tensor
 
 
 class TokenScores(NamedTuple):
-    """The figures of N tokens that loss and metrics need in place of logits.
+    """What loss and metrics need to know of N tokens, in place of their logits.
 
     Attributes:
         losses: float32 tensor `(N,)`, the smoothed cross-entropy of each token.
@@ -25,7 +25,7 @@ class TokenScores(NamedTuple):
 
 
 class TokenMean(keras.metrics.Mean):
-    """Weighted mean of a per-token value; base of both metrics.
+    """Weighted mean of a per-token value; base class of `TokenAccuracy` and `Perplexity`.
 
     A subclass defines `token_values(labels, logits)`, of shape `(B, T)`, and `score_values(labels,
     scores)`, of shape `(N,)`.

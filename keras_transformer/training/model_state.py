@@ -6,7 +6,7 @@ import pathlib
 import re
 import shutil
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ PARTS = ("model", "optimizer", "metrics")
 TRAINED = "trained"  # in place of "model": without the weights that are frozen
 
 
-def model_state(model: keras.Model, parts: Iterable[str] = PARTS) -> dict[str, np.ndarray]:
+def model_state(model: keras.Model, parts: Collection[str] = PARTS) -> dict[str, np.ndarray]:
     """Returns everything that training changes in a model.
 
     Args:
@@ -51,7 +51,7 @@ def model_state(model: keras.Model, parts: Iterable[str] = PARTS) -> dict[str, n
 
 
 def check_model_state(
-    model: keras.Model, shapes: Mapping[str, tuple[int, ...]], parts: Iterable[str] = PARTS
+    model: keras.Model, shapes: Mapping[str, tuple[int, ...]], parts: Collection[str] = PARTS
 ) -> None:
     """Checks that saved shapes match a model, before the arrays are read.
 
@@ -74,8 +74,8 @@ def check_model_state(
     problems = [f"{name} is missing" for name in variables if name not in shapes]
     problems += [f"{name} is not in the model" for name in shapes if name not in variables]
     for name, shape in shapes.items():
-        expected = tuple(variables[name].shape) if name in variables else shape
-        if shape != expected:
+        if name in variables and shape != tuple(variables[name].shape):
+            expected = tuple(variables[name].shape)
             problems.append(f"{name} has shape {shape}, in the model {expected}")
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
@@ -87,7 +87,7 @@ def check_model_state(
 
 
 def restore_model_state(
-    model: keras.Model, arrays: Mapping[str, np.ndarray], parts: Iterable[str] = PARTS
+    model: keras.Model, arrays: Mapping[str, np.ndarray], parts: Collection[str] = PARTS
 ) -> None:
     """Restores what `model_state` returned. On an error, nothing is changed.
 
@@ -111,11 +111,11 @@ def restore_model_state(
 
 
 def _renamed(saved, variables, parts):
-    """The saved values of some parts, under the names in the model if only numbers differ."""
+    """Returns the saved values of some parts, by the model's names if only numbers differ."""
     saved = {name: value for name, value in saved.items() if name.split("/")[0] in parts}
-    if saved.keys() != variables.keys() and (
-        list(map(unnumbered, saved)) == list(map(unnumbered, variables))
-    ):
+    if saved.keys() == variables.keys():
+        return saved
+    if [unnumbered(name) for name in saved] == [unnumbered(name) for name in variables]:
         return dict(zip(variables, saved.values(), strict=True))
     return saved
 
@@ -126,7 +126,7 @@ def unnumbered(name: str) -> str:
 
 
 def _state_variables(model, parts):
-    """Returns the variables of the given parts by their names in a state."""
+    """Returns the variables of some parts, by their names in what `model_state` returns."""
     if not set(parts) <= {*PARTS, TRAINED}:
         raise ValueError(f"`parts` must be some of {(*PARTS, TRAINED)}. Received: {parts=}")
     of_metrics = {id(v) for v in model.metrics_variables}
@@ -141,20 +141,22 @@ def _state_variables(model, parts):
         "metrics": [(f"{m.name}/{i}", v) for m in model.metrics for i, v in enumerate(m.variables)],
     }
     variables = {}
-    for name, variable in ((f"{part}/{name}", v) for part in parts for name, v in named[part]):
-        if variables.setdefault(name, variable) is not variable:
-            raise ValueError(
-                f"Variables must have unique names to be saved. Received twice: {name}. Give their "
-                "layers, seed generators or metrics a `name`."
-            )
+    for part in parts:
+        for path, variable in named[part]:
+            name = f"{part}/{path}"
+            if variables.setdefault(name, variable) is not variable:
+                raise ValueError(
+                    f"Variables must have unique names to be saved. Received twice: {name}. Give "
+                    "their layers, seed generators or metrics a `name`."
+                )
     return variables
 
 
 def _named_states(variables):
-    """Returns the variables of an optimizer with their names.
+    """Returns pairs of name and variable for the variables of an optimizer.
 
-    Keras numbers the optimizers of a process: adam, adam_1. Its Adafactor gives the states of
-    equally named weights the same path, so repeated paths get a number.
+    Keras numbers the optimizers of a process, `adam`, `adam_1`: names leave out this number. Its
+    Adafactor gives the states of equally named weights the same path: repeated names get a number.
     """
     counts: collections.Counter[str] = collections.Counter()
     named = []
@@ -177,7 +179,7 @@ def save_model(model: keras.Model, path: Path) -> None:
 
 @contextlib.contextmanager
 def _emptied(folder):
-    """Yields a new folder in place of what a killed process left, and deletes it at the end."""
+    """Yields a new, empty folder, and deletes it at the end; a killed process may have left one."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:

@@ -86,15 +86,18 @@ def to_rows(batch: Any) -> Rows:
 def check_shapes(batch: Any) -> None:
     """Raises a `ValueError` if labels or weights have a shape that would give a wrong loss."""
     _, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-    checked = [("y", labels, [2], "(B, T), one token id per position")]
+    _check_axes("y", labels, [2], "(B, T), one token id per position")
     if sample_weight is not None:
-        checked.append(("sample_weight", sample_weight, [1, 2], "(B, T) or (B,)"))
-    for name, value, allowed, expected in checked:
-        shape = _shape(value)
-        is_tensor = value is not None and not isinstance(value, dict)
-        if not is_tensor or (shape is not None and len(shape) not in allowed):
-            received = "none" if value is None else f"shape {shape}"
-            raise ValueError(f"`{name}` must be one tensor {expected}. Received: {received}")
+        _check_axes("sample_weight", sample_weight, [1, 2], "(B, T) or (B,)")
+
+
+def _check_axes(name, value, numbers_of_axes, expected):
+    """Raises a `ValueError` unless a value is one tensor with an allowed number of axes."""
+    shape = _shape(value)
+    is_tensor = value is not None and not isinstance(value, dict)
+    if not is_tensor or (shape is not None and len(shape) not in numbers_of_axes):
+        received = "none" if value is None else f"shape {shape}"
+        raise ValueError(f"`{name}` must be one tensor {expected}. Received: {received}")
 
 
 def _shape(value):
@@ -181,13 +184,13 @@ def loss_share(
         total = _fused_loss_sum(model, rows, training, passes)
     else:
         total = _loss_sum(model, rows, training, passes)
-    num_tokens, num_rows = divisors
+    loss_divisor, num_rows = divisors
     shares = []
-    for additional in model.losses:
-        share = ops.sum(ops.cast(additional, "float32"))
+    for layer_loss in model.losses:
+        share = ops.sum(ops.cast(layer_loss, "float32"))
         shares.append(share * _num_real(rows) / num_rows)
     if total is not None:
-        shares.append(ops.divide_no_nan(total, num_tokens) * compiled_loss(model).factor)
+        shares.append(ops.divide_no_nan(total, loss_divisor) * compiled_loss(model).factor)
     if not shares:
         raise ValueError("There is no loss: give `compile` one. Received: loss=None")
     return sum(shares[1:], shares[0])
@@ -228,12 +231,10 @@ def token_metrics(model: keras.Model) -> list[tuple[Any, bool]]:
     compiled = model._compile_metrics
     if compiled is None:
         return []
-    metrics, given = [], (compiled._user_metrics, compiled._user_weighted_metrics)
-    for is_weighted in (False, True):
-        for metric in keras.tree.flatten(given[is_weighted]):
-            if metric is not None:
-                metrics.append((metric, is_weighted))
-    return metrics
+    unweighted = keras.tree.flatten(compiled._user_metrics)
+    weighted = keras.tree.flatten(compiled._user_weighted_metrics)
+    pairs = [(metric, False) for metric in unweighted] + [(metric, True) for metric in weighted]
+    return [(metric, is_weighted) for metric, is_weighted in pairs if metric is not None]
 
 
 def _loss_sum(model, rows, training, passes):
@@ -248,10 +249,10 @@ def _loss_sum(model, rows, training, passes):
     if keras.config.backend() == "tensorflow":
         _check_labels(labels, num_classes)
     labels, outside = class_indices(labels, num_classes)
+    loss_fn = loss.call if isinstance(loss, keras.losses.Loss) else loss
     losses = 0.0
     for number in range(passes):
-        is_loss = isinstance(loss, keras.losses.Loss)
-        values = (loss.call if is_loss else loss)(labels, logits[number::passes])
+        values = loss_fn(labels, logits[number::passes])
         _check_values(loss, traits, values)
         losses += ops.cast(values, "float32") + outside
     losses /= passes
@@ -261,7 +262,7 @@ def _loss_sum(model, rows, training, passes):
 
 
 def _logits(model, rows, training, passes):
-    """Runs the model `passes` times on each row, and updates the metrics."""
+    """Returns the logits of `passes` passes of each row; updates the metrics with the first."""
     logits = model(rows.x if passes == 1 else _repeated(rows.x, passes), training=training)
     if get_keras_mask(logits) is not None:
         raise ValueError(
@@ -272,8 +273,8 @@ def _logits(model, rows, training, passes):
     values = (rows.x, rows.y, ops.stop_gradient(logits[::passes]), rows.sample_weight)
     if rows.is_real is not None:  # unweighted metrics would count the padding
         values = keras.tree.map_structure(lambda tensor: tensor[rows.is_real], values)
-    x, y, of_metrics, sample_weight = values
-    model.compute_metrics(x, y, of_metrics, sample_weight=sample_weight)
+    x, y, first_logits, sample_weight = values
+    model.compute_metrics(x, y, first_logits, sample_weight=sample_weight)
     return logits
 
 
@@ -302,9 +303,9 @@ def _fused_loss_sum(model, rows, training, passes):
         r_drop=model.r_drop if passes == 2 else 0.0,
     )
     # === Metrics, of the first pass ===
-    of_keras = model._compile_metrics
-    if of_keras is not None and not of_keras.built:  # Keras builds them with the first logits
-        of_keras.build(rows.y, keras.KerasTensor((*rows.y.shape, num_classes)))
+    compiled = model._compile_metrics
+    if compiled is not None and not compiled.built:  # Keras builds them with the first logits
+        compiled.build(rows.y, keras.KerasTensor((*rows.y.shape, num_classes)))
     first_pass = TokenScores(
         scores.losses[::passes], scores.nll[::passes], scores.predictions[::passes]
     )
@@ -334,14 +335,14 @@ def _tokens_that_count(model, rows, hidden):
 
 
 def _num_real(rows):
-    """float32 scalar: number of rows that are not padding."""
+    """Returns the number of rows that are not padding, a float32 scalar."""
     if rows.is_real is None:
         return ops.cast(shape_of(rows.y)[0], "float32")
     return ops.sum(ops.cast(rows.is_real, "float32"))
 
 
 def _check_labels(labels, num_classes):
-    """Raises an error for a label outside the vocabulary; for TensorFlow graphs."""
+    """Raises an error for a label outside the vocabulary, on TensorFlow also in a graph."""
     lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
     rule = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"
     is_valid = (lowest >= 0) & (highest < num_classes)

@@ -74,43 +74,43 @@ class Adam(keras.optimizers.Adam):
         self, grads: Any, trainable_variables: Any, learning_rate: Any
     ) -> None:
         is_distributed = keras.distribution.distribution() is not None
-        is_jax = keras.config.backend() == "jax" and not is_distributed
-        is_own = type(self).update_step is Adam.update_step and not self.amsgrad
+        is_one_jax_device = keras.config.backend() == "jax" and not is_distributed
+        is_plain_adam = type(self).update_step is Adam.update_step and not self.amsgrad
         dtypes = {variable.dtype for variable in trainable_variables}
-        if is_jax and is_own and len(dtypes) == 1:
+        if is_one_jax_device and is_plain_adam and len(dtypes) == 1:
             self._update_vectors(grads, trainable_variables, learning_rate)
         else:
             super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def _update_vectors(self, gradients, variables, learning_rate):
-        """The update of Keras's `Adam.update_step`, of all variables as one vector."""
-        dtype, step = variables[0].dtype, self.iterations + 1
-        beta_1_power, beta_2_power = (
-            ops.power(ops.cast(beta, dtype), ops.cast(step, dtype))
-            for beta in (self.beta_1, self.beta_2)
-        )
+        """Makes the update of Keras's `Adam.update_step`, of all variables as one vector."""
+        dtype = variables[0].dtype
+        step = ops.cast(self.iterations + 1, dtype)
+        beta_1_power = ops.power(ops.cast(self.beta_1, dtype), step)
+        beta_2_power = ops.power(ops.cast(self.beta_2, dtype), step)
         rate = ops.cast(learning_rate, dtype)
         rate = rate * ops.sqrt(1 - beta_2_power) / (1 - beta_1_power)
         indices = [self._get_variable_index(variable) for variable in variables]
-        first, second = ([part[index] for index in indices] for part in self.moments)
-        moments = ([variable.value for variable in part] for part in (first, second))
-        gradient, m, v = map(join, (gradients, *moments))
-        gradient = ops.cast(gradient, dtype)
+        momentums = [self._momentums[index] for index in indices]
+        velocities = [self._velocities[index] for index in indices]
+        gradient = ops.cast(join(gradients), dtype)
+        m = join([momentum.value for momentum in momentums])
+        v = join([velocity.value for velocity in velocities])
         m += (gradient - m) * (1 - self.beta_1)
         v += (ops.square(gradient) - v) * (1 - self.beta_2)
         change = m * rate / (ops.sqrt(v) + self.epsilon)
         shapes = tuple(variable.shape for variable in variables)
-        for assign, vector, parts in (
-            (self.assign, m, first),
-            (self.assign, v, second),
-            (self.assign_sub, change, variables),
-        ):
-            for variable, value in zip(parts, split(vector, shapes), strict=True):
-                assign(variable, value)
+        for momentum, value in zip(momentums, split(m, shapes), strict=True):
+            self.assign(momentum, value)
+        for velocity, value in zip(velocities, split(v, shapes), strict=True):
+            self.assign(velocity, value)
+        for variable, value in zip(variables, split(change, shapes), strict=True):
+            self.assign_sub(variable, value)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        is_dense = keras.config.backend() == "tensorflow" and tf.is_tensor(gradient)
-        if not is_dense or self.amsgrad:
+        # On TensorFlow, the gradient of a lookup is sparse: `tf.IndexedSlices`.
+        is_dense_tensor = keras.config.backend() == "tensorflow" and tf.is_tensor(gradient)
+        if not is_dense_tensor or self.amsgrad:
             super().update_step(gradient, variable, learning_rate)
             return
         index = self._get_variable_index(variable)
@@ -141,8 +141,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         hidden_dim: the model's width `D`.
         warmup_steps: number of updates until the peak of the rate. Defaults to `4000`.
         scale: factor on the paper's rate. Defaults to `1.0`.
-        minimum: the rate does not decay below this one. At most the peak, the rate of update
-            `warmup_steps`. Defaults to `0.0`.
+        minimum: the rate does not decay below this one. Must be at most the peak, the rate of
+            update `warmup_steps`. Defaults to `0.0`.
 
     Raises:
         ValueError: if a number is out of range.
@@ -253,8 +253,8 @@ def check_precision(model: keras.Model) -> None:
             '`dtype="mixed_float16"`, whose weights are float32.'
         )
     # Adam multiplies the learning rate by (1 - beta_2^step)^0.5, in the dtype of the weight.
-    is_adam, half = isinstance(optimizer, keras.optimizers.Adam), "bfloat16" in dtypes
-    if is_adam and half and float(ops.cast(optimizer.beta_2, "bfloat16")) == 1:
+    is_adam_in_bfloat16 = isinstance(optimizer, keras.optimizers.Adam) and "bfloat16" in dtypes
+    if is_adam_in_bfloat16 and float(ops.cast(optimizer.beta_2, "bfloat16")) == 1:
         raise ValueError(
             "The optimizer's `beta_2` must not be 1 in bfloat16, the dtype of weights, because "
             f"Adam would not change them. Received: beta_2={optimizer.beta_2}. Train with "

@@ -22,8 +22,8 @@ class KeptState(Model):
     """Mixin to list before `keras.Model`: training that fails leaves the model its weights.
 
     Keras takes the weights out of the variables, and a compiled step overwrites them. So the state
-    after each step is kept where `jax_state_sync` finds it. A Ctrl-C between the step and the line
-    of `fit` that keeps its result would lose it: it waits for the end of the step.
+    after each step is kept where `jax_state_sync` finds it. A Ctrl-C between a compiled step and
+    the line that keeps its result would lose the result, so it waits until the result is kept.
     """
 
     _jax_state: dict[str, Any] | None = None  # of the last step, by the names of Keras
@@ -40,12 +40,13 @@ class KeptState(Model):
     def _get_jax_state(self, **parts: bool) -> tuple[Any, ...]:
         """Returns the state that Keras takes from the variables before the first step.
 
-        That of `fit` is `FlatValues` instead of lists, unless there are several devices, whose
-        layouts are those of Keras's lists, or the step is that of a subclass, or is not compiled.
+        The state of `fit` is `FlatValues` instead of lists, with three exceptions: with
+        `keras.distribution`, whose layouts are for lists; with the step of a subclass; and if the
+        step is not compiled.
         """
         with _later_interrupt():
             state = super()._get_jax_state(**parts)
-            if not parts.get("purge_model_variables"):  # they keep their values
+            if not parts.get("purge_model_variables"):  # the variables keep their values
                 return state
             _keep(self, state)
             is_compiled = self.jit_compile and not self.run_eagerly
@@ -59,7 +60,8 @@ class KeptState(Model):
     def jax_state_sync(self) -> None:
         """Gives the variables the values of the last step.
 
-        Values that a failed program has overwritten are left out: the error is the program's.
+        Does nothing if a failed program has overwritten these values, so that the program's error
+        is raised, not one about overwritten values.
         """
         with _later_interrupt():
             parts = (self._jax_state or {}).values()
@@ -67,25 +69,31 @@ class KeptState(Model):
             if not any(part.is_lost() for part in flat):
                 super().jax_state_sync()
             if self._jax_state_synced:
-                for part in flat:  # `fit` holds them until the end of its next update
+                for part in flat:  # else `fit` would hold them until the end of its next update
                     part.release()
                 object.__setattr__(self, "_jax_state", None)
 
 
 def _flat(model, state):
-    """Adam's first moments become one vector if they have one dtype, and so do the second ones."""
+    """Returns the state of `fit` as `FlatValues`.
+
+    Adam's first moments become one vector if they have one dtype, and so do the second moments.
+    """
     optimizer = without_loss_scaling(model.optimizer)
-    moments = optimizer.moments if isinstance(optimizer, Adam) else ()
+    all_moments = optimizer.moments if isinstance(optimizer, Adam) else ()
     position_of = {id(variable): at for at, variable in enumerate(model.optimizer.variables)}
-    positions = []
-    for part in moments:
-        variables = [variable for variable in part if variable is not None]  # of 8 bits: none
+    groups = []
+    for moments in all_moments:
+        # Keras has `None` for variables that it overwrites by their gradient, as float8 needs.
+        variables = [variable for variable in moments if variable is not None]
         if len({variable.dtype for variable in variables}) == 1:
-            positions.append([position_of[id(variable)] for variable in variables])
-    groups = (), (), positions, ()
-    return tuple(
-        FlatValues.of(values, layout_of(values, joined))
-        for values, joined in zip(state, groups, strict=True)
+            groups.append([position_of[id(variable)] for variable in variables])
+    trainable, non_trainable, of_optimizer, of_metrics = state
+    return (
+        FlatValues.of(trainable, layout_of(trainable)),
+        FlatValues.of(non_trainable, layout_of(non_trainable)),
+        FlatValues.of(of_optimizer, layout_of(of_optimizer, groups)),
+        FlatValues.of(of_metrics, layout_of(of_metrics)),
     )
 
 
@@ -103,27 +111,27 @@ def _keep(model, state):
 
 @contextlib.contextmanager
 def _later_interrupt():
-    """Handles a Ctrl-C at the end of the block, both at once if there is a second one."""
+    """Delays a Ctrl-C until the end of the block; a second Ctrl-C delivers both at once."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
     received = []
 
-    def wait(number, frame):
+    def delay(number, frame):
         received.append(frame)
         if len(received) > 1:
             deliver()
 
     def deliver():
-        if signal.getsignal(signal.SIGINT) is wait:  # no other handler was set in the block
+        if signal.getsignal(signal.SIGINT) is delay:  # no other handler was set in the block
             signal.signal(signal.SIGINT, handler)
         frames = received.copy()
         received.clear()
         for frame in frames:
             handler(signal.SIGINT, frame)
 
-    signal.signal(signal.SIGINT, wait)
+    signal.signal(signal.SIGINT, delay)
     try:
         yield
     finally:

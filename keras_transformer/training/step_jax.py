@@ -58,8 +58,8 @@ def train_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any
     non_trainable, of_metrics = _values(model, scope)
     optimizer = model.optimizer
     trainable, of_optimizer = optimizer.stateless_apply(of_optimizer, gradients, trainable)
-    values = trainable, non_trainable, of_optimizer, of_metrics
-    return logs, tuple(map(_in_layout_of, state, values))
+    new_state = trainable, non_trainable, of_optimizer, of_metrics
+    return logs, tuple(map(_in_layout_of, state, new_state))
 
 
 def test_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
@@ -88,6 +88,7 @@ def _scope(model, trainable, values, of_optimizer=()):
 
 
 def _in_layout_of(old, values):
+    """Returns values as `FlatValues` in the layout of the old ones, if those are `FlatValues`."""
     return old.with_values(values) if isinstance(old, FlatValues) else values
 
 
@@ -98,21 +99,23 @@ def _values(model, scope):
 
 
 def _fold(add, sums, rows, number):
-    """Adds the rows to the sums in `number` parts, or fewer if there are fewer rows."""
+    """Adds the rows to the sums in at most `number` parts, the last of which may be smaller."""
     num_rows = rows.y.shape[0]
     size = -(-num_rows // number)
-    number = num_rows // size
+    num_full_parts = num_rows // size
+    num_stacked = size * num_full_parts
 
     def stack(tensor):
-        # (B, ...) -> (number, size, ...). Rows k, k + number, ...: a part is on all devices.
-        shape = (size, number, *tensor.shape[1:])
-        return jnp.moveaxis(tensor[: size * number].reshape(shape), 1, 0)
+        # (B, ...) -> (parts, size, ...). Part k has the rows k, k + parts, ..., of all devices.
+        shape = (size, num_full_parts, *tensor.shape[1:])
+        return jnp.moveaxis(tensor[:num_stacked].reshape(shape), 1, 0)
 
-    sums, _ = jax.lax.scan(
-        lambda *operands: (add(*operands), None), sums, jax.tree.map(stack, rows)
-    )
-    if num_rows > size * number:
-        sums = add(sums, jax.tree.map(lambda tensor: tensor[size * number :], rows))
+    def add_part(sums, part):
+        return add(sums, part), None
+
+    sums, _ = jax.lax.scan(add_part, sums, jax.tree.map(stack, rows))
+    if num_rows > num_stacked:
+        sums = add(sums, jax.tree.map(lambda tensor: tensor[num_stacked:], rows))
     return sums
 
 
@@ -120,17 +123,19 @@ def _fold(add, sums, rows, number):
 
 
 def _to_rows(data):
-    *batch, marker = data if len(data) == 4 else (*data, None)
-    if marker is not None:  # drop the rows that `_fill_up` added
-        batch = keras.tree.map_structure(lambda tensor: tensor[: marker.shape[1]], batch)
-    return objective.to_rows(tuple(batch))
+    """Returns the rows of a batch, without those that `_fill_up` added."""
+    if len(data) == 4:
+        *data, marker = data
+        num_rows = marker.shape[1]
+        data = keras.tree.map_structure(lambda tensor: tensor[:num_rows], data)
+    return objective.to_rows(tuple(data))
 
 
 def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) -> Any:
     """Calls a training method of `keras.Model`, with batches that the devices can share."""
     devices = objective.num_devices()
     steps = type(model).train_step, type(model).test_step
-    if devices > 1 and steps == (train_step, test_step):  # others expect Keras's batches
+    if devices > 1 and steps == (train_step, test_step):  # other steps expect Keras's batches
         for name in {"x", "validation_data"} & arguments.keys():
             arguments[name] = _fill_up(arguments[name], devices)
     try:
@@ -148,10 +153,10 @@ def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) 
 def _fill_up(data, devices):
     """Fills up batches to a multiple of the number of devices, if the data are batches already.
 
-    They are if they are a `tf.data.Dataset`, or what `make_dataset` returns: an adapter of Keras.
-    JAX needs equally many rows on each device. The step drops the added rows again. The number of
-    real rows must be static in the compiled step, so it is passed as a shape: that of a fourth
-    element of the batch, `(devices, rows)`.
+    Such data are a `tf.data.Dataset`, or what `make_dataset` returns: an adapter of Keras. JAX
+    needs equally many rows on each device. The step drops the added rows again. The number of real
+    rows must be static in the compiled step, so a fourth element of the batch has it in its shape,
+    `(devices, rows)`.
     """
     tf = sys.modules.get("tensorflow")
     if tf is not None and isinstance(data, tf.data.Dataset):

@@ -45,7 +45,8 @@ def test_step(model: keras.Model, data: Any) -> dict[str, tf.Tensor]:
 
 def _gradients(model, rows, divisors):
     """Returns this replica's share of gradient and loss, summed over its micro-batches."""
-    variables, steps = [v.value for v in model.trainable_variables], model.accumulation_steps
+    variables = [variable.value for variable in model.trainable_variables]
+    steps = model.accumulation_steps
 
     def micro_batch(rows):
         with tf.GradientTape() as tape:
@@ -58,7 +59,7 @@ def _gradients(model, rows, divisors):
     if steps == 1:
         return micro_batch(rows)
     shards = keras.tree.map_structure(lambda tensor: shard_rows(tensor, steps), rows)
-    zeros = [tf.zeros(v.shape, v.dtype) for v in variables], tf.zeros(())
+    zeros = [tf.zeros(value.shape, value.dtype) for value in variables], tf.zeros(())
 
     def add_micro_batch(index, sums):
         parts = micro_batch(keras.tree.map_structure(lambda shard: shard[index], shards))
@@ -83,7 +84,7 @@ def _clip(optimizer, gradients):
 
 
 def _logs(model, loss, divisors):
-    """Loss and metrics of the epoch so far, over all replicas."""
+    """Updates the loss of the epoch; returns loss and metrics so far, over all replicas."""
     replicas = num_replicas(model)
     # Metric variables are summed over replicas when read, so each adds 1/N of the global sum.
     model._loss_tracker.update_state(loss, sample_weight=divisors[0] / replicas)
@@ -121,8 +122,8 @@ def split_rows(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> An
         local = replicas // context.num_input_pipelines
         first = local * context.input_pipeline_id
 
-        def own_rows(number):
-            size = -(-number // replicas)
+        def own_rows(num_rows):
+            size = -(-num_rows // replicas)
             return slice(first * size, (first + local) * size)
 
         def own_shards(*batch):
@@ -154,7 +155,11 @@ def shard_rows(rows: tf.Tensor, num_shards: int) -> tf.Tensor:
 
 
 def _to_rows(model, data):
-    """Returns the rows of a batch; with replicas or micro-batches, at least one, and `is_real`."""
+    """Returns the rows of a batch.
+
+    With several replicas or micro-batches, `is_real` is set, and a batch without rows gets one row
+    of padding.
+    """
     rows = objective.to_rows(data)
     if num_replicas(model) * model.accumulation_steps == 1:
         return rows
@@ -247,7 +252,7 @@ def symbolic_batch(dataset: Any) -> Any:
     """Returns the shapes of a dataset's batches without reading one: a generator would lose it."""
 
     def symbolic(spec):
-        (spec, *_) = getattr(spec, "_value_specs", [spec])  # of the first replica's shard
+        spec = getattr(spec, "_value_specs", [spec])[0]  # of the first replica's shard
         is_tensor = isinstance(spec, tf.TensorSpec)
         return keras.KerasTensor(spec.shape, dtype=spec.dtype.name) if is_tensor else None
 

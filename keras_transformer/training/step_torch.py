@@ -32,7 +32,7 @@ def train_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
 
 
 def _micro_batches(rows, number):
-    """Yields the rows of a batch in at most so many parts."""
+    """Yields the rows of a batch in at most `number` parts."""
     size = -(-rows.y.shape[0] // number)
     for start in range(0, rows.y.shape[0], size):
         part_of = operator.itemgetter(slice(start, start + size))

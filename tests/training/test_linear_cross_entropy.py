@@ -137,6 +137,13 @@ def test_no_tokens_have_no_loss_and_no_gradient():
     assert not to_numpy(gradients[1]).any()
 
 
+def test_arguments_keep_their_values():
+    hidden, kernel, labels, weights = map(ops.convert_to_tensor, example(300))
+    before = ops.copy(hidden)
+    linear_cross_entropy(hidden, OutputHead(kernel), labels, weights, 0.1)
+    np.testing.assert_array_equal(to_numpy(hidden), to_numpy(before))
+
+
 def test_half_precision_is_as_exact_as_a_product_in_it():
     hidden, kernel, labels, weights = example(300)
     halves = [ops.cast(each, "bfloat16") for each in (hidden, kernel)]
