@@ -1,4 +1,7 @@
-"""Batches of rows of similar length that fit into memory; a SavedModel makes the same."""
+"""Batches of rows of similar length that fit into memory.
+
+The graph of a SavedModel makes the same batches, see `export/graph_batches.py`.
+"""
 
 import numbers
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +21,7 @@ BATCH_SENTENCES = 256
 def batch_rows(
     lengths: Sequence[int], batch_sentences: int = BATCH_SENTENCES, most_pairs: int = MOST_PAIRS
 ) -> list[np.ndarray]:
-    """Sorts rows by length and cuts them into batches of at most `MOST_TOKENS`.
+    """Sorts rows by length and cuts them into batches of at most `MOST_TOKENS` padded tokens.
 
     Args:
         lengths: ints, the length of each row.
@@ -34,9 +37,10 @@ def batch_rows(
     batches: list[np.ndarray] = []
     start = 0
     while start < len(order):
+        # For a batch of the next 1, 2, 3, ... rows: its longest row, and how many rows it may have.
         longest = ascending[start : start + batch_sentences]
-        most = np.minimum(MOST_TOKENS // longest, most_pairs // longest**2)
-        size = max(1, int(np.count_nonzero(np.arange(1, len(longest) + 1) <= most)))
+        allowed = np.minimum(MOST_TOKENS // longest, most_pairs // longest**2)
+        size = max(1, int(np.count_nonzero(np.arange(1, len(longest) + 1) <= allowed)))
         batches.append(order[start : start + size])
         start += size
     return batches
@@ -75,6 +79,9 @@ def map_rows(
 
     Returns:
         list of B results, in the order of the rows.
+
+    Raises:
+        ValueError: if `batch_sentences` is not a positive integer.
     """
     if not isinstance(batch_sentences, numbers.Integral) or batch_sentences < 1:
         must = "`batch_sentences` must be a positive integer."
@@ -84,13 +91,13 @@ def map_rows(
     rows_left = np.bincount(lines)  # of each line
     results: list[Any] = [None] * len(lengths)
 
-    def run(rows):
+    def run_batch(rows):
         batch = [pad_rows([column[row] for row in rows], pad_token_id) for column in columns]
         return function(*batch)
 
     batches = batch_rows(lengths, batch_sentences)
-    for rows, found in zip(batches, run_all(run, batches), strict=True):
-        for row, result in zip(rows, found, strict=True):
+    for rows, batch_results in zip(batches, run_all(run_batch, batches), strict=True):
+        for row, result in zip(rows, batch_results, strict=True):
             results[row] = result
         if on_progress is not None:
             np.subtract.at(rows_left, lines[rows], 1)

@@ -71,7 +71,9 @@ def beam_search(
         score -inf and the length 0.
 
     Raises:
-        ValueError: if `n_best` or a setting is out of its range.
+        ValueError: if `n_best` or a setting is out of its range, or if the log-probs of a sentence
+            are invalid, see `best_next_tokens`. On TensorFlow, the latter is an
+            `InvalidArgumentError`.
 
     Memory: `16 * (2 * W + n_best) * T` bytes per sentence, and the logits, in addition to what the
         step function uses.
@@ -100,8 +102,8 @@ def beam_search(
         end_token_id=end_token_id,
         pad_token_id=pad_token_id,
     )
-    found = search.run(cache, max_lengths, start_token_id, target_prefix, compaction)
-    return require_numbers(found)
+    result = search.run(cache, max_lengths, start_token_id, target_prefix, compaction)
+    return require_numbers(result)
 
 
 def greedy_search(*arguments: Any, **options: Any) -> SearchResult:
@@ -195,25 +197,26 @@ class BeamSearch(Search):
         ends = (tokens.token_ids == self.end_token_id) | is_last[:, None]
         # With "first_beams", only the best candidates can end.
         is_first_beams = self.settings.stopping == "first_beams"
-        number = self.beam_size if is_first_beams else self.num_candidates
-        may_end = ends & (ops.arange(self.num_candidates) < number)
-        ending = ops.where(may_end, totals, IMPOSSIBLE)
-        finished = self._add_finished(state, history, ending, length)
-        ended = state.ended + ops.sum(ops.cast(ending > IMPOSSIBLE, "int32"), axis=1)
-        totals, slots = first_k(ops.where(ends, IMPOSSIBLE, totals), self.beam_size)
+        most_ending = self.beam_size if is_first_beams else self.num_candidates
+        may_end = ends & (ops.arange(self.num_candidates) < most_ending)
+        ending_totals = ops.where(may_end, totals, IMPOSSIBLE)
+        finished = self._add_finished(state, history, ending_totals, length)
+        ended = state.ended + ops.sum(ops.cast(ending_totals > IMPOSSIBLE, "int32"), axis=1)
+        # The candidates that stay active, `(B, W)`.
+        totals, active = first_k(ops.where(ends, IMPOSSIBLE, totals), self.beam_size)
         if is_first_beams:
             may_stop = (ended >= self.beam_size) | (totals[:, 0] == IMPOSSIBLE)
         else:
-            last = pick(finished.scores, sentences.wanted[:, None] - 1)
-            may_stop = (self._bound(sentences, totals, length) <= last)[:, 0]
+            worst_wanted = pick(finished.scores, sentences.wanted[:, None] - 1)
+            may_stop = (self._bound(sentences, totals, length) <= worst_wanted)[:, 0]
         failed = sentences.failed | ~(is_valid | sentences.done)
         done = sentences.done | is_last | may_stop | failed
         return BeamState(
             sentences._replace(cache=output.cache, done=done, failed=failed),
-            last_token_ids=select(tokens.token_ids, slots),
-            parents=select(parents, slots),
+            last_token_ids=select(tokens.token_ids, active),
+            parents=select(parents, active),
             totals=ops.where(done[:, None], IMPOSSIBLE, totals),
-            history=select(history, slots),
+            history=select(history, active),
             finished=finished,
             ended=ended,
         )
@@ -228,25 +231,28 @@ class BeamSearch(Search):
         k = min(self.num_candidates, logits.shape[-1])
         constraints = self.constraints(state, index)
         if self.settings.sampler is None:
-            best = best_next_tokens(logits, k, constraints, self.is_fixed)
+            next_tokens = best_next_tokens(logits, k, constraints, self.is_fixed)
         else:
-            best = _drawn_tokens(logits, constraints, self.settings.sampler)
-        log_probs, token_ids, is_valid = best
+            next_tokens = _drawn_tokens(logits, constraints, self.settings.sampler)
+        log_probs, token_ids, is_valid = next_tokens
         slots = ops.arange(self.beam_size)[:, None]
 
         def flat(values):  # (B, W, k) -> (B, W * k)
             return ops.reshape(values, (-1, self.beam_size * k))
 
-        # Sorted by tie-break rank, since `top_k` takes the first of equal values.
+        # Of equal totals, `first_k` takes the first: sort by token id, then by beam slot.
         order = ops.argsort(flat(token_ids * self.beam_size + slots))
-        totals = select(flat(state.totals[:, :, None] + log_probs), order)
-        totals, best = first_k(totals, self.num_candidates)
-        best = select(order, best)
+        sorted_totals = select(flat(state.totals[:, :, None] + log_probs), order)
+        totals, best_in_order = first_k(sorted_totals, self.num_candidates)
+        best = select(order, best_in_order)
         tokens = select(Tokens(flat(token_ids), flat(log_probs)), best)
         return totals, best // k, tokens, ops.all(is_valid, axis=1)
 
     def _add_finished(self, state, history, totals, length):
-        """Merges the hypotheses of this length into the finished pool; ties: the earlier."""
+        """Merges the candidates that end at this length into the finished pool; ties: the earlier.
+
+        `totals` `(B, C)` are `IMPOSSIBLE` for candidates that do not end.
+        """
         finished = state.finished
         ending = SearchResult(
             token_ids=history.token_ids,
@@ -285,7 +291,7 @@ def _drawn_tokens(logits, constraints, sampler):
     log_probs, is_valid = next_log_probs(logits, constraints)
     # If no token is possible, any is drawn: its log-prob stays -inf, or NaN.
     is_possible = ops.any(log_probs > IMPOSSIBLE, axis=-1, keepdims=True)
-    given = ops.where(is_possible, log_probs, 0.0)[:, 0]  # (B, 1, V) -> (B, V)
-    token_ids = sampler.get_next_token(sampler.compute_probabilities(given))
+    sampler_logits = ops.where(is_possible, log_probs, 0.0)[:, 0]  # (B, 1, V) -> (B, V)
+    token_ids = sampler.get_next_token(sampler.compute_probabilities(sampler_logits))
     token_ids = ops.cast(token_ids, "int32")[:, None, None]
     return pick(log_probs, token_ids), token_ids, is_valid

@@ -1,4 +1,4 @@
-"""`CTranslate2Engine`: an exported folder that CTranslate2 searches with, an engine in C++.
+"""`CTranslate2Engine`: searches with an exported folder in CTranslate2, an engine in C++.
 
 Imports neither Keras nor a backend. https://github.com/OpenNMT/CTranslate2, extra `ct2`.
 """
@@ -29,10 +29,11 @@ from keras_transformer.decoding.scores import IMPOSSIBLE, NOT_FINITE, penalties_
 from keras_transformer.decoding.search_settings import SearchSettings
 
 ENGINE = "ctranslate2"  # `engine` in the model card
-# A log-probability below this holds that of a forbidden token, about -1e9, or of an empty slot.
+# A hypothesis with a lower log-prob has a forbidden token, of about -1e9, or is an empty slot.
 LEAST_LOG_PROB = -1e8
 _engines: Any = weakref.WeakSet()
-# CTranslate2 stops earlier without a length penalty, and finds fewer hypotheses. n^1e-30 is 1.
+# Exponent that stands for no length penalty, as n^1e-30 is 1: with 0, CTranslate2 stops earlier and
+# finds fewer hypotheses.
 NO_PENALTY = 1e-30
 # A call is one batch, and no line is cut off.
 WHOLE = {"max_batch_size": 0, "max_input_length": 0}
@@ -41,12 +42,12 @@ WHOLE = {"max_batch_size": 0, "max_input_length": 0}
 class CTranslate2Engine(Engine):
     """Searches with an exported folder in CTranslate2.
 
-    The folder's `model_card.json` has the settings of its search: `Translator(model, tokenizer,
-    **card["search"])` finds the same translations, in float32 and but for ties. Two things differ:
+    The folder's `model_card.json` has the settings of its search: in float32, `Translator(model,
+    tokenizer, **card["search"])` finds the same translations, except for ties. Two things differ:
     after a target prefix, CTranslate2 ends a translation at once only if that is the most probable
     continuation; and it shares the probability of suppressed tokens among the others. A search
-    gives the sums of log-probs alone. In a forked process it loads the model again when it is first
-    used.
+    returns only the sum of the log-probs of each hypothesis. In a forked process, the engine loads
+    the model again when it is first used.
 
     Args:
         folder: path of a folder that `export_ctranslate2` wrote, with tokenizers.
@@ -60,6 +61,7 @@ class CTranslate2Engine(Engine):
     Raises:
         ImportError: if `ctranslate2` is not installed.
         FileNotFoundError: if there is no model of CTranslate2 with model card and tokenizers.
+        ValueError: if another version exported the folder, in another format.
     """
 
     name = "CTranslate2"
@@ -78,14 +80,15 @@ class CTranslate2Engine(Engine):
     def __init__(
         self, folder: types.Path, *, workers: int | None = None, device: str = "cpu"
     ) -> None:
-        folder, workers = Path(folder), usable_cores() if workers is None else workers
+        folder = Path(folder)
+        workers = usable_cores() if workers is None else workers
         self.card = read_card(folder, self.name, "model.bin")
         # CTranslate2 has a table of positions, as if they were learned.
         bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
-        config = SimpleNamespace(**self.card["architecture"] | bounds)
-        self.config = config
+        self.config = SimpleNamespace(**self.card["architecture"] | bounds)
         tokenizers = [Tokenizer.load(path) for path in exported_paths(folder)]
-        source, target = self.tokenizers = tokenizers[0], tokenizers[-1]
+        source, target = tokenizers[0], tokenizers[-1]  # the same one, if they share it
+        self.tokenizers = source, target
         self._names = [distinct_tokens(source.vocabulary), distinct_tokens(target.vocabulary)]
         self._target_ids = {name: token_id for token_id, name in enumerate(self._names[1])}
         self.defaults = self.card["search"]
@@ -142,14 +145,14 @@ class CTranslate2Engine(Engine):
         if language_ids is not None:
             num_languages = 1
             languages = self._tokens(language_ids, 1)
-            targets = [[*first, *row] for first, row in zip(languages, targets, strict=True)]
+            targets = [[*language, *row] for language, row in zip(languages, targets, strict=True)]
         log_probs = np.zeros(target_ids.shape, "float32")
         scored = self._translator().score_batch(sources, targets, **WHOLE)
         for row, (tokens, scores) in enumerate(zip(sources, scored, strict=True)):
-            # Without any token to see, CTranslate2 says 0.
-            is_seen = tokens or self.config.source_end_token
-            of_row = scores.log_probs[num_languages:]
-            log_probs[row, : len(of_row)] = of_row if is_seen else math.nan
+            # Without a source token that the model sees, there is no score; CTranslate2 returns 0.
+            has_source = tokens or self.config.source_end_token
+            row_log_probs = scores.log_probs[num_languages:]
+            log_probs[row, : len(row_log_probs)] = row_log_probs if has_source else math.nan
         return log_probs
 
     def run_all(self, function: Callable[[Any], Any], batches: Iterable[Any]) -> Iterable[Any]:
@@ -180,29 +183,23 @@ class CTranslate2Engine(Engine):
 
         CTranslate2 forces both languages and prefixes, but a language is no token of a translation.
         """
-        pairs = list(zip(languages, prefixes, strict=True))
         num_languages = len(languages[0]) if languages else 0
+        forced = [
+            [*language, *prefix] for language, prefix in zip(languages, prefixes, strict=True)
+        ]
         prefixed = [line for line, prefix in enumerate(prefixes) if prefix and sources[line]]
-        prefix_totals = dict.fromkeys(range(len(sources)), 0.0)
-        if prefixed:  # CTranslate2 leaves their log-probs out of its scores, and so of its ranks
-            scored = self._translator().score_batch(
-                [sources[line] for line in prefixed],
-                [[*pairs[line][0], *pairs[line][1]] for line in prefixed],
-                **WHOLE,
-            )
-            for line, prefix in zip(prefixed, scored, strict=True):
-                end = num_languages + len(prefixes[line])
-                prefix_totals[line] = math.fsum(prefix.log_probs[num_languages:end])
-        kept, results = None if prefixed or num_languages else n_best, []
+        prefix_totals = self._prefix_totals(prefixed, sources, forced, num_languages)
+        # CTranslate2's own ranks hold only if nothing is forced.
+        most_ranked = None if prefixed or num_languages else n_best
         penalties = penalties_up_to(self.config.max_sequence_length, settings).tolist()
-        forced = [[*language, *prefix] for language, prefix in pairs]
-        found = self._searched(sources, forced, settings, num_languages)
-        for line, (hypotheses, scores) in found.items():
-            ranked = []
+        results = []
+        searched = self._searched(sources, forced, settings, num_languages)
+        for line, (hypotheses, scores) in searched.items():
             if any(map(math.isnan, scores)):
                 raise ValueError(NOT_FINITE)
-            for tokens, score in zip(hypotheses[:kept], scores[:kept], strict=True):
-                total = score * penalties[len(tokens)] + prefix_totals[line]
+            ranked = []
+            for tokens, score in zip(hypotheses[:most_ranked], scores[:most_ranked], strict=True):
+                total = score * penalties[len(tokens)] + prefix_totals.get(line, 0.0)
                 tokens = tokens[num_languages:]
                 if total > LEAST_LOG_PROB:
                     ranked.append((tokens, total / penalties[len(tokens)], total))
@@ -210,29 +207,48 @@ class CTranslate2Engine(Engine):
             results.append(ranked[:n_best] or [([], IMPOSSIBLE, 0.0)])
         return results
 
-    def _searched(self, sources, prefixes, settings, num_languages):
+    def _prefix_totals(self, lines, sources, forced, num_languages):
+        """Returns the log-prob of the prefix of each of `lines`, without that of its language.
+
+        CTranslate2 leaves it out of the scores of a search.
+        """
+        if not lines:
+            return {}
+        scored = self._translator().score_batch(
+            [sources[line] for line in lines], [forced[line] for line in lines], **WHOLE
+        )
+        totals = {}
+        for line, scores in zip(lines, scored, strict=True):
+            prefix_log_probs = scores.log_probs[num_languages : len(forced[line])]
+            totals[line] = math.fsum(prefix_log_probs)
+        return totals
+
+    def _searched(self, sources, forced, settings, num_languages):
         """Returns the hypotheses, with their languages, and the scores of each source.
 
         CTranslate2 takes one maximum length for a whole call: here the longest of its lines. A line
-        with a smaller one is searched again, with its own, if a hypothesis has come to it.
+        with a smaller one is searched again, with its own, if one of its hypotheses reached it.
         """
         bounds = [
             longest_target(len(source) + 1 - num_languages, settings, self.config) + num_languages
             for source in sources
         ]
         hypotheses_of = dict.fromkeys(range(len(sources)), ([[]], [0.0]))
-        # Apart, because beside prefixes CTranslate2 treats the first tokens of other lines as such.
+        # Lines with forced tokens are searched apart from the others: in a common call, CTranslate2
+        # would also treat the first tokens of the others as forced.
         groups = [
-            [line for line in hypotheses_of if sources[line] and bool(prefixes[line]) is has_prefix]
-            for has_prefix in (False, True)
+            [line for line in hypotheses_of if sources[line] and bool(forced[line]) is is_forced]
+            for is_forced in (False, True)
         ]
         while groups:
-            if not (group := groups.pop()):
+            group = groups.pop()
+            if not group:
                 continue
-            longest, again = max(bounds[line] for line in group), collections.defaultdict(list)
+            longest = max(bounds[line] for line in group)
+            again = collections.defaultdict(list)
             results = self._translator().translate_batch(
                 [sources[line] for line in group],
-                [prefixes[line] for line in group],
+                [forced[line] for line in group],
                 beam_size=settings.beam_size,
                 num_hypotheses=settings.beam_size,
                 length_penalty=(settings.length_penalty and settings.alpha) or NO_PENALTY,
@@ -243,8 +259,9 @@ class CTranslate2Engine(Engine):
                 **WHOLE,
             )
             for line, result in zip(group, results, strict=True):
-                hypotheses, _ = hypotheses_of[line] = result.hypotheses, result.scores
-                if bounds[line] < longest and max(map(len, hypotheses)) >= bounds[line]:
+                hypotheses_of[line] = result.hypotheses, result.scores
+                reached = max(map(len, result.hypotheses))
+                if bounds[line] < longest and reached >= bounds[line]:
                     again[bounds[line]].append(line)
             groups += again.values()
         return hypotheses_of
@@ -258,14 +275,14 @@ def distinct_tokens(vocabulary: Sequence[str]) -> list[str]:
 
 
 def _leave_engines():
-    """In a forked process: an engine has no threads there, and its destructor would wait for them.
+    """Keeps engines from being destroyed in a forked process: that would wait for absent threads.
 
-    So the engine gets one more reference, which nobody drops.
+    So each engine gets one more reference, which nobody drops.
     """
     for engine in list(_engines):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine._loaded))
         engine._loaded = None
 
 
-if sys.platform != "win32":  # which cannot fork
+if sys.platform != "win32":  # Windows cannot fork
     os.register_at_fork(after_in_child=_leave_engines)

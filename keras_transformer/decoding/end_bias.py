@@ -20,9 +20,9 @@ def with_end_bias(model: Any, bias: float, tokenizer: Any = None) -> Any:
     model is almost sure of the end token, so a bias of that token alone changes little. Give the
     tokenizer, and tokens such as `.` and `?` get the bias too.
 
-    It is part of the bias of the logits, and `output_bias` of the copy's config is `True`: files
-    and exports of the copy have it. On TensorFlow, the copy shares the memory of the weights until
-    either is trained. It is not compiled.
+    The number is part of the copy's bias of the logits, whose config has `output_bias=True`: files
+    and exports of the copy contain it. On TensorFlow, model and copy share the memory of the
+    weights until either is trained. The copy is not compiled.
 
     Args:
         model: `Transformer`; or `Ensemble`, each of whose models gets the bias.
@@ -44,7 +44,7 @@ def with_end_bias(model: Any, bias: float, tokenizer: Any = None) -> Any:
     if not abs(bias) <= float(np.finfo("float32").max):
         raise ValueError(f"`bias` must be a finite number of float32. Received: {bias=}")
     if isinstance(model, Ensemble):
-        return Ensemble([with_end_bias(each, bias, tokenizer) for each in model.models])
+        return Ensemble([with_end_bias(member, bias, tokenizer) for member in model.models])
     if not hasattr(model, "logits_layer"):
         raise TypeError(
             "`model` must be a `Transformer` or an `Ensemble`; of a translator, give "
@@ -64,14 +64,14 @@ def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
     """Returns the ids of the end token and, with a tokenizer, of marks that end a sentence."""
     vocabulary = [] if tokenizer is None else tokenizer.vocabulary
     texts = [(token or "").removeprefix(SPACE_SYMBOL) for token in vocabulary]
-    marks = [n for n, text in enumerate(texts) if text and SENTENCE_MARKS.issuperset(text)]
-    return [model.config.end_token_id, *marks]
+    mark_ids = [i for i, text in enumerate(texts) if text and SENTENCE_MARKS.issuperset(text)]
+    return [model.config.end_token_id, *mark_ids]
 
 
 def set_end_bias(copy: Any, model: Any, bias: float, token_ids: Sequence[int]) -> None:
-    """Sets the bias of a copy to what `with_end_bias(model, bias)` has.
+    """Changes the bias of a copy, in place, to that of `with_end_bias(model, bias)`.
 
-    Searches that are traced or compiled for the copy then use it.
+    Searches that were traced or compiled for the copy use the new bias.
 
     Args:
         copy: what `with_end_bias` returned for the model.
@@ -79,8 +79,8 @@ def set_end_bias(copy: Any, model: Any, bias: float, token_ids: Sequence[int]) -
         token_ids: what `end_tokens` returned.
     """
     if isinstance(model, Ensemble):
-        for each, original in zip(copy.models, model.models, strict=True):
-            set_end_bias(each, original, bias, token_ids)
+        for copied, original in zip(copy.models, model.models, strict=True):
+            set_end_bias(copied, original, bias, token_ids)
         return
     weight, ids = copy.logits_layer.bias, np.array(token_ids)
     values = np.array(ops.convert_to_numpy(weight))

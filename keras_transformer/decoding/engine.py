@@ -1,4 +1,4 @@
-"""`Engine`: what computes with token ids. Whatever is text lies above it, in `Translator`.
+"""`Engine`: searches and scores rows of token ids. `Translator`, above it, handles the text.
 
 Plain Python and NumPy: imports neither Keras nor a backend.
 """
@@ -26,7 +26,7 @@ class SearchResult(NamedTuple):
         scores: float32 tensor `(B, R)`, the sum of the log-probs divided by the length penalty;
             -inf where a hypothesis is missing.
         log_probs: float32 tensor `(B, R, T)`, of each token, 0 at padding; or `(B, R, 1)`, their
-            sum, of an engine that does not tell more.
+            sum, from an engine that returns no more.
     """
 
     token_ids: Tensor
@@ -40,9 +40,9 @@ class SearchTree(NamedTuple):
 
     Args:
         token_ids: int32 array `(T, W)`, the last token of each.
-        parents: int32 array `(T, W)`, the slot of the step before that each extends.
-        log_probs: float32 array `(T, W)`, -inf in empty slots.
-        is_winner: bool array `(T, W)`, whether the best translation begins so.
+        parents: int32 array `(T, W)`, the slot of the previous step that each one extends.
+        log_probs: float32 array `(T, W)`, the log-prob of each hypothesis, -inf in empty slots.
+        is_winner: bool array `(T, W)`, whether the best translation begins with this hypothesis.
     """
 
     token_ids: np.ndarray
@@ -63,10 +63,10 @@ class Engine:
         config: has the special ids, vocabulary sizes and positions, as `TransformerConfig`.
         defaults: dict of settings that hold if a translator is not given others.
         held: dict from names of settings, and `return_attention`, to the tuple of values that the
-            engine has. It has any value of the others.
-        model: the Keras model; `None`, if it is none.
+            engine supports. It supports any value of a setting that is not named.
+        model: the Keras model; `None` if the engine has none.
         has_threads: bool, whether `run_all` runs several batches at once.
-        has_search_tree: bool.
+        has_search_tree: bool, whether `search_tree` is defined.
         libraries: names of the modules whose versions decide its results.
         variables: names of the environment variables that decide its results.
     """
@@ -95,14 +95,14 @@ class Engine:
         Args:
             source_ids: int32 array `(B, S)`, with the end tokens, padded.
             prefix_ids: int32 array `(B, P)`, padded: the forced first tokens. Optional.
-            settings: `SearchSettings`, those of `held` as there.
+            settings: `SearchSettings`, with values that `held` allows.
             n_best: int, at most `settings.max_hypotheses`. Translations of each row.
-            language_ids: int32 array `(B, 1)`: the token of its language, which the decoder reads
-                behind the start token. It is no token of the translation. Optional.
+            language_ids: int32 array `(B, 1)`: the token of each translation's language, which the
+                decoder reads behind the start token. It is no token of the translation. Optional.
 
         Returns:
-            `SearchResult` of arrays, R = `n_best`. A row without tokens but the end token has one
-            of length 0.
+            `SearchResult` of arrays, R = `n_best`. The best translation of a row that has only the
+            end token has the length 0.
         """
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ class Engine:
         target_ids: np.ndarray,
         language_ids: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Returns the log-prob of each token of given translations, float32 `(B, T)`.
+        """Returns the log-prob of each token of given translations, float32 `(B, T)`, 0 at padding.
 
         Args:
             source_ids, target_ids: int32 arrays `(B, S)` and `(B, T)`, with the end tokens, padded.
@@ -162,19 +162,19 @@ class Engine:
 
 
 def held_settings(engine: Engine | type[Engine], settings: SearchSettings) -> SearchSettings:
-    """Returns the settings by which an engine searches in place of others: the first ones it has.
+    """Replaces each value that an engine does not support by the first one that it does.
 
     Args:
         engine: `Engine`, or a class of them.
         settings: `SearchSettings`.
     """
     names = engine.held.keys() & vars(settings).keys()
-    other = {n: engine.held[n][0] for n in names if getattr(settings, n) not in engine.held[n]}
-    return replace(settings, **other)
+    changes = {n: engine.held[n][0] for n in names if getattr(settings, n) not in engine.held[n]}
+    return replace(settings, **changes)
 
 
 def require_held(engine: Engine | type[Engine], settings: Mapping[str, Any]) -> None:
-    """Raises a `ValueError` if an engine does not have the value of a setting.
+    """Raises a `ValueError` if an engine does not support the value of a setting.
 
     Args:
         engine: `Engine`, or a class of them.

@@ -74,14 +74,14 @@ class Ensemble:
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """Returns the log-probs of the next tokens, and the extended caches."""
         steps = [
-            model.decode_step(token_ids, own_cache, index, **options)
-            for model, own_cache in zip(self.models, cache, strict=True)
+            model.decode_step(token_ids, model_cache, index, **options)
+            for model, model_cache in zip(self.models, cache, strict=True)
         ]
         logits, caches = zip(*steps, strict=True)
         return _log_mean(logits), caches
 
 
 def _log_mean(logits):
-    """Returns the logarithm of the mean of the probabilities."""
-    log_probs = ops.stack([ops.log_softmax(of_member, axis=-1) for of_member in logits])
+    """Returns the logarithm of the mean probabilities of models, from the logits of each."""
+    log_probs = ops.stack([ops.log_softmax(of_model, axis=-1) for of_model in logits])
     return ops.logsumexp(log_probs, axis=0) - math.log(len(logits))

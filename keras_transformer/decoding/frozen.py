@@ -21,12 +21,13 @@ _LARGEST_CONSTANT = 2**14
 
 
 def freeze(model: Any, dtype: str | None = None, is_shared: bool = True) -> Any:
-    """Returns what computes as a model does now, also if the model is trained later.
+    """Returns a model with the weights that `model` has now, also if `model` is trained later.
 
     Args:
-        model: `Transformer`, or `FrozenTransformer`.
+        model: `Transformer`, or `Ensemble`.
         dtype: as in `copy_model`.
-        is_shared: bool. Whether others have the model too, and might train it. Defaults to `True`.
+        is_shared: bool. Whether the caller or others may train the model later: then it is copied.
+            Defaults to `True`.
 
     Returns:
         `FrozenTransformer` on TensorFlow; elsewhere a copy of the model, or itself.
@@ -48,7 +49,7 @@ def copy_model(model: Any, dtype: str | None = None) -> Any:
             Defaults to the model's own policy.
     """
     if isinstance(model, Ensemble):
-        return Ensemble([copy_model(each, dtype) for each in model.models])
+        return Ensemble([copy_model(member, dtype) for member in model.models])
     config = model.get_config()
     if dtype is not None:
         config["dtype"] = dtype
@@ -58,20 +59,20 @@ def copy_model(model: Any, dtype: str | None = None) -> Any:
 
 
 def copy_weights(weights: Sequence[Any], others: Sequence[Any]) -> None:
-    """Sets weights to others, in the same order; see `copy_model` for the memory."""
+    """Assigns `others` to `weights`, in order; see `copy_model` for the memory."""
     for weight, other in zip(weights, others, strict=True):
         # JAX: `fit` deletes the arrays that it was given, so they cannot be shared.
         weight.assign(other if BACKEND == "tensorflow" else ops.copy(other))
 
 
 class FrozenTransformer:
-    """Computes with the weights that a model has now, also if it is trained later; on TensorFlow.
+    """Computes with the weights that a model has now, also if it is trained later. TensorFlow only.
 
-    All graphs share the matrices, which are those of the model, not copies, until it is trained.
-    Small weights are constants of each graph. Under mixed precision, weights are cast once.
+    All graphs share the matrices. Until the model is trained, these are the model's own, not
+    copies. Small weights are constants of each graph. Under mixed precision, weights are cast once.
 
     Args:
-        model: `Transformer`.
+        model: `Transformer`, or `Ensemble`.
 
     Attributes:
         model: the model.
@@ -102,10 +103,10 @@ class FrozenTransformer:
 
     def __reduce__(self):
         """For `pickle` and `copy`: a copy of the model with these weights."""
-        made = copy_model(self.model)
-        for new, old in zip(made.weights, self.model.weights, strict=True):
+        copy = copy_model(self.model)
+        for new, old in zip(copy.weights, self.model.weights, strict=True):
             new.assign(self._weights[id(old)])
-        return type(self), (made,)
+        return type(self), (copy,)
 
     def _compute(self, method, *args, **options):
         with _FrozenScope(self._weights, self._cast):

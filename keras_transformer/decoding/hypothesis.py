@@ -146,7 +146,7 @@ def hypotheses_of(source, result, texts, vocabularies, config):
         vocabularies: the tokens of source and target, in the order of their ids.
         config: has the ids of the padding and end tokens.
     """
-    (source_vocabulary, vocabulary), pad = vocabularies, config.pad_token_id
+    source_vocabulary, vocabulary = vocabularies
     token_ids, lengths, scores, log_probs = (array.tolist() for array in result)
     for row, source_ids in enumerate(source.tolist()):
         count = max(1, sum(score > IMPOSSIBLE for score in scores[row]))
@@ -154,7 +154,9 @@ def hypotheses_of(source, result, texts, vocabularies, config):
             Hypothesis(
                 text=texts[row][rank] if length else "",
                 score=scores[row][rank],
-                source_tokens=[source_vocabulary[i] for i in source_ids if i != pad],
+                source_tokens=[
+                    source_vocabulary[i] for i in source_ids if i != config.pad_token_id
+                ],
                 tokens=[vocabulary[i] for i in token_ids[row][rank][:length]],
                 log_probs=log_probs[row][rank][:length],
                 unfinished=bool(length and token_ids[row][rank][length - 1] != config.end_token_id),
@@ -172,15 +174,15 @@ def attention_of(hypothesis, scores, row, first_tokens):
         row: int, where the hypothesis is in the batch.
         first_tokens: list of strings, what the decoder reads before the translation.
     """
-    source, target = len(hypothesis.source_tokens), len(hypothesis.tokens)
-    read = [*first_tokens, *hypothesis.tokens[:-1]] if target else []
+    source_length, target_length = len(hypothesis.source_tokens), len(hypothesis.tokens)
+    decoder_tokens = [*first_tokens, *hypothesis.tokens[:-1]] if target_length else []
 
     def cut(name, queries, keys):
         return np.stack([block[row, :, :queries, :keys] for block in scores[name]])
 
     return Attention(
-        encoder=cut("encoder", source, source),
-        decoder=cut("decoder", target, len(read)),
-        encoder_decoder=cut("encoder_decoder", target, source),
-        decoder_tokens=read,
+        encoder=cut("encoder", source_length, source_length),
+        decoder=cut("decoder", target_length, len(decoder_tokens)),
+        encoder_decoder=cut("encoder_decoder", target_length, source_length),
+        decoder_tokens=decoder_tokens,
     )

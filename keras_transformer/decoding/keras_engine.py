@@ -63,9 +63,9 @@ class KerasEngine(Engine):
         self._decoder = decoder
         self.model: Any = decoder.model if isinstance(decoder, FrozenTransformer) else decoder
         self.config = decoder.config
-        for dtype in filter(is_emulated, computed_types(self.model)):
-            require_own_process()  # a product is measured
-            say_if_emulated(dtype, warnings.warn)
+        for computed in filter(is_emulated, computed_types(self.model)):
+            require_own_process()  # `say_if_emulated` measures a matrix product
+            say_if_emulated(computed, warnings.warn)
         self._compiled: set[tuple] = set()  # (graph settings, hypotheses, shape) of searches
 
     def __reduce__(self):
@@ -117,8 +117,8 @@ class KerasEngine(Engine):
         n_best: int,
     ) -> None:
         """Compiles searches by XLA; the arguments are as in `Translator.warm_up`."""
-        shapes = itertools.product(batch_sizes, source_lengths)
-        for shape in {compiled_shape(*sizes, settings, self.config) for sizes in shapes}:
-            nothing = np.full(shape[:2], self.config.pad_token_id)
-            search_model(self._decoder, nothing, settings, n_best, shape=shape)
+        sizes = itertools.product(batch_sizes, source_lengths)
+        for shape in {compiled_shape(*size, settings, self.config) for size in sizes}:
+            only_padding = np.full(shape[:2], self.config.pad_token_id)
+            search_model(self._decoder, only_padding, settings, n_best, shape=shape)
             self._compiled.add((settings.graph_settings, n_best, shape))

@@ -13,7 +13,7 @@ UNKNOWN_LANGUAGE = (
     "Received: target_language={}"
 )
 WRONG_TAG = "A line must begin with at most one tag, that of {}. Received: line {} begins with {}"
-# Behind white space, what a tokenizer with tags reads as one: up to the first "<<".
+# A tag as a tokenizer reads it: after any white space, from ">>" to the first "<<".
 _TAG = re.compile(r"\s*(>>.*?<<)", re.DOTALL)
 SHOWN = 60  # bytes of a tag in an error
 
@@ -24,7 +24,7 @@ def language_tokens(
     """Returns the token of the language of each line.
 
     Args:
-        language: code, that of all lines, or the code of each line.
+        language: one code for all lines, or the code of each line.
         name: that of the argument, for errors.
         language_ids: the tokens of the model's languages, by their codes.
         count: the number of lines.
@@ -38,7 +38,7 @@ def language_tokens(
             f"{len(language_ids)} languages, such as {', '.join([*language_ids][:3])}."
         )
     codes = each_language(language, name, count)
-    asked = {language} if isinstance(language, str) else {*codes}
+    asked = {language} if isinstance(language, str) else {*codes}  # checked also without lines
     tokens = {code: language_ids[find_language(code, name, language_ids)] for code in asked}
     return [tokens[code] for code in codes]
 
@@ -46,13 +46,14 @@ def language_tokens(
 def tag_lines(
     lines: list[str], language: str | Sequence[str] | None, codes: list[str]
 ) -> list[str]:
-    """Returns lines with the tag of their target language in front, each once.
+    """Returns lines with the tag of their target language in front.
 
-    A line that begins with a tag of the model keeps it. Lines without text get none.
+    A line that begins with this tag gets no second one. If no language is asked for, a line may
+    begin with any tag of the model. Lines without text get none.
 
     Args:
         lines: list of strings.
-        language: code such as `"fra"`, that of all lines, or that of each line; `None` if none is
+        language: code such as `"fra"` for all lines, or the code of each line; `None` if none is
             asked for.
         codes: the languages that the model has tags for. If it has none, no text is a tag.
 
@@ -61,33 +62,41 @@ def tag_lines(
             none of the model's or not that of the language, or with two tags.
     """
     languages = each_language(language, "target_language", len(lines))
-    for asked in dict.fromkeys([language] if isinstance(language, str) else languages):
-        if asked is not None and asked not in codes:
+    asked = [language] if isinstance(language, str) else languages  # checked also without lines
+    for code in dict.fromkeys(asked):
+        if code is not None and code not in codes:
             known = ", ".join(codes) or "it has none"
-            raise ValueError(UNKNOWN_LANGUAGE.format(known, asked))
+            raise ValueError(UNKNOWN_LANGUAGE.format(known, code))
     if not codes:
         return lines
     tags = {f">>{code}<<" for code in codes}
 
-    def tagged(number, line, language):
-        asked = f">>{language}<<"
-        tag, rest = split_tag(line)
+    def tagged(number, line, code):
+        asked_tag = f">>{code}<<"
+        tag, text = split_tag(line)
         if not tag:
-            return line if language is None or not line.strip(ASCII_SPACE) else f"{asked} {line}"
-        second, _ = split_tag(rest)
+            needs_tag = code is not None and line.strip(ASCII_SPACE)
+            return f"{asked_tag} {line}" if needs_tag else line
+        second, _ = split_tag(text)
         second = second if second in tags else ""
-        if tag not in tags or (language is not None and tag != asked) or second:
-            of = ", ".join(codes) if language is None else f"`target_language`, {asked}"
-            raise ValueError(WRONG_TAG.format(of, number, _short(tag) + second))
-        return tag + rest
+        if tag not in tags or (code is not None and tag != asked_tag) or second:
+            allowed = ", ".join(codes) if code is None else f"`target_language`, {asked_tag}"
+            raise ValueError(WRONG_TAG.format(allowed, number, _short(tag) + second))
+        return tag + text
 
     return list(map(tagged, itertools.count(1), lines, languages))
 
 
 def each_language(language: Any, name: str, count: int) -> list[Any]:
-    """Returns the language of each line, of that of all lines or of each.
+    """Returns the language of each of `count` lines.
 
-    Raises a `ValueError` if their number is another one.
+    Args:
+        language: one code, or `None`, for all lines; or a list of those of each line.
+        name: that of the argument, for errors.
+        count: the number of lines.
+
+    Raises:
+        ValueError: if a list has another length.
     """
     if language is None or isinstance(language, str):
         return [language] * count

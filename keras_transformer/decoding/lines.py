@@ -16,8 +16,8 @@ NO_ROOM = (
     "{} tokens for a translation of at most {}. Shorten it, or raise the limits: "
     "`max_length`, `extra_length`, `length_ratio`"
 )
-COVERED = 0.999  # fraction of the training pairs that are within the limits that are learned
-# What the graph of a SavedModel strips too.
+COVERED = 0.999  # fraction of the training pairs that must be within a learned limit
+# The white space that `tf.strings.strip` removes in the graph of a SavedModel.
 ASCII_SPACE = " \t\n\v\f\r"
 
 
@@ -45,8 +45,14 @@ def encode_lines(
 def require_at_most(most, what, token_ids, name, advice="", lines=None):
     """Raises if a row is too long: more than `most` tokens, with the end token that will follow.
 
-    The error names the line. `lines` has the line of each row, counted from 0; without it, each row
-    is a line of its own.
+    Args:
+        most: int, the maximum.
+        what: str, where the maximum comes from, for the error.
+        token_ids: list of rows, without end tokens.
+        name: that of the argument, for the error.
+        advice: str, what the error advises besides shortening the line. Optional.
+        lines: list of ints, the line of each row, counted from 0, which the error names. Defaults
+            to one row per line.
     """
     lengths = [len(row) + 1 for row in token_ids]
     longest = max(lengths, default=0)
@@ -67,9 +73,10 @@ def longest_target(source_length: int, settings: SearchSettings, config: Any) ->
 
 
 def learned_limits(lengths: np.ndarray, search: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the limit of length that 99.9% of some pairs need, if it is more than the default's.
+    """Returns the limit of length that 99.9% of some pairs need, if it is above the default.
 
-    Such pairs are words and their characters: a target has many times the tokens of its source.
+    For example, pairs of a word and its characters need a higher one: a target has many times the
+    tokens of its source.
 
     Args:
         lengths: int array `(N, 2)`, tokens of the sources and the targets, end tokens counted.

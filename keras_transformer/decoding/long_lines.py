@@ -14,7 +14,7 @@ _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
 # Tokens that end a sentence: the first kind only if a word begins after them.
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*$")
 _IDEOGRAPHIC_SENTENCE_END = re.compile(r"[。！？][」』”’）]*$")
-# A text that no space follows, in Python and in RE2.
+# A text whose script puts no space after it, for Python's `re` and for RE2.
 WITHOUT_SPACE = f"(?s).*[{UNSPACED}][”’]*"
 _ASCII_BYTE = re.compile(r"<0x([0-7][0-9A-F])>")  # a byte of an unknown character
 _INSIDE_CHARACTER = re.compile(r"^<0x[89AB][0-9A-F]>\Z")  # any but the first byte of a character
@@ -33,7 +33,7 @@ def token_kinds(vocabulary: Sequence[str]) -> np.ndarray:
 
 
 class LineCutter:
-    """Cuts lines that are too long at the best place within reach of a piece.
+    """Cuts lines that are too long into pieces, each at the best place within its bound.
 
     That is the end of the last sentence that fits, else of the last word, else of the last
     character. A character has up to four tokens, so a very short piece may end inside one. If a
@@ -54,7 +54,7 @@ class LineCutter:
             row: token ids, without the end token.
             most: int, at least 1.
             on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
-                all but the first piece, which ends with a word.
+                all but the first piece, which ends with a word if one fits.
 
         Returns:
             list of rows, at least one, and the number of tokens that were dropped.
@@ -66,8 +66,10 @@ class LineCutter:
             pieces = [row]
         else:
             pieces = self._pieces(np.asarray(row), most, on_too_long)
-        is_cut = on_too_long == "truncate"
-        return pieces, len(row) - max(len(pieces[0]), tags) if is_cut else 0
+        dropped = 0
+        if on_too_long == "truncate":
+            dropped = len(row) - max(len(pieces[0]), tags)
+        return pieces, dropped
 
     def _tag_length(self, row):
         return int(len(row) > 0 and row[0] in self._tag_ids)
@@ -77,12 +79,14 @@ class LineCutter:
         tag, text = row[:begin], row[begin:]
         pieces: list[np.ndarray] = []
         room, start = max(most - begin, 1), 0
-        places = self._places(text)[: 2 if on_too_long == "truncate" else None]
-        while start < len(text) or not pieces:
+        good, better, best = self._places(text)
+        # A line that is truncated keeps as much as fits, so it need not end with a sentence.
+        kinds_of_places = (good, better) if on_too_long == "truncate" else (good, better, best)
+        while start < len(text):
             end = min(start + room, len(text))
             if end < len(text):
-                for good in places:
-                    last = good[np.searchsorted(good, start + room, side="right") - 1]
+                for places in kinds_of_places:
+                    last = places[np.searchsorted(places, start + room, side="right") - 1]
                     end = last if last > start else end
             pieces.append(np.concatenate([tag, text[start:end]]))
             start = end
@@ -91,7 +95,7 @@ class LineCutter:
         return pieces
 
     def _places(self, text):
-        """Returns ascending indices of tokens: a cut before them is good, better, best."""
+        """Returns three ascending lists of tokens: a cut before them is good, better, best."""
         begins_word, ends_sentence, ends_anyway, is_inside = self._kinds[:, text]
         begins_sentence = np.zeros_like(begins_word)
         begins_sentence[1:] = (ends_sentence[:-1] & begins_word[1:]) | ends_anyway[:-1]
@@ -105,16 +109,15 @@ class LineCutter:
 def join_translations(texts: list[str], gaps: list[str], joiner: str = " ") -> str:
     """Joins the translations of a line's pieces, without the empty ones.
 
-    Where nothing stood between two of them, there is a space, unless the script before it, or a
-    target of characters, has none. Protected text, a gap that is more than white space, stays also
-    beside empty ones.
-
     Args:
         texts: list of strings.
-        gaps: list of strings: what follows each of them.
-        joiner: str, what stands between symbols of the target language. Defaults to a space.
+        gaps: list of strings: what follows each of them. Protected text, a gap that is more than
+            white space, is kept even beside an empty translation.
+        joiner: str, what replaces an empty gap, unless the script before it has no spaces. Defaults
+            to a space.
     """
-    joined, gap = "", None
+    joined = ""
+    gap: str | None = None  # before the next text; `None` at the beginning and after protected text
     for text, next_gap in zip(texts, gaps, strict=True):
         if text:
             joined += text if gap is None else gap + text

@@ -46,33 +46,34 @@ def processed(
         log_probs: float32 tensor `(B, W, V)`.
         token_ids: int32 tensor `(B, W, T)`.
         index: int32 scalar, the number of tokens so far.
-        has_room: bool. Whether T is larger: then the room for the next tokens is cut off.
-        is_compiled: bool. Whether the value of `index` is not known here.
+        has_room: bool. Whether T may be more than `index`: then the rest is cut off.
+        is_compiled: bool. Whether the value of `index` is unknown until the search runs.
 
     Raises:
         ValueError: if the processor needs the value of a tensor that has none yet, or returns
             another shape.
     """
 
-    def at(length):
+    def with_tokens(length):
+        """Returns a function that calls the processor with the first `length` tokens."""
         return lambda log_probs, token_ids: _called(
             processor, log_probs, token_ids[:, :, :length], index
         )
 
-    def first(log_probs, token_ids):
+    def without_tokens(log_probs, token_ids):
         try:
-            return at(0)(log_probs, token_ids)
+            return with_tokens(0)(log_probs, token_ids)
         except (IndexError, TypeError):  # JAX takes no `index - 1` from an empty axis
-            return at(None)(log_probs, token_ids)
+            return with_tokens(None)(log_probs, token_ids)
 
     if not has_room or getattr(processor, "takes_room", False):
-        return at(None)(log_probs, token_ids)
+        return with_tokens(None)(log_probs, token_ids)
     if not is_compiled:
-        return at(int(index))(log_probs, token_ids)
+        return with_tokens(int(index))(log_probs, token_ids)
     # A compiled program has no shape that depends on `index`, so it holds one branch for each.
-    branches = [first]
+    branches = [without_tokens]
     for length in range(1, token_ids.shape[2]):
-        branches.append(at(length))
+        branches.append(with_tokens(length))
     return ops.switch(index, branches, log_probs, token_ids)
 
 
@@ -100,12 +101,12 @@ def _called(processor, log_probs, token_ids, index):
 def run_program(
     function: Any, model: Any, static: tuple, *inputs: np.ndarray, kind: str | None = None
 ) -> Any:
-    """Returns `function(model, *static, *inputs)` as NumPy arrays, with the model's weights of now.
+    """Returns `function(model, *static, *inputs)` as NumPy arrays, with the current weights.
 
     TensorFlow traces the function once for each `static`; JAX, and TensorFlow for the kind "xla",
     compile it for the shapes of the inputs too; PyTorch runs it as it is. The programs are kept:
-    see `find_or_compile`. New ones are needed after `enable_lora` or `quantize`, which exchange
-    weights.
+    see `find_or_compile`. After `enable_lora` or `quantize`, which replace weights, new ones are
+    compiled.
 
     Args:
         function: callable.

@@ -24,10 +24,10 @@ def with_shape(tensor: Any, shape: Any) -> Any:
 
 
 def require_numbers(result: Any) -> Any:
-    """Returns a `SearchResult`; raises if the score of a sentence is NaN.
+    """Returns a `SearchResult` as it is.
 
     Raises:
-        ValueError: if it is.
+        ValueError: if the score of a sentence is NaN.
     """
     if ops.any(ops.isnan(result.scores)):
         raise ValueError(NOT_FINITE)

@@ -31,10 +31,10 @@ def with_shape(tensor: Any, shape: Any) -> Any:
 
 
 def require_numbers(result: Any) -> Any:
-    """Returns a `SearchResult`; raises if the score of a sentence is NaN.
+    """Returns a `SearchResult` as it is.
 
     Raises:
-        InvalidArgumentError: if it is; in a graph, only when the graph runs.
+        InvalidArgumentError: if the score of a sentence is NaN; in a graph, when the graph runs.
     """
     has_numbers = ~ops.any(ops.isnan(result.scores))
     with tf.control_dependencies([tf.debugging.Assert(has_numbers, [NOT_FINITE])]):
@@ -79,10 +79,11 @@ def run_growing(search: Any, state: Any, compaction: bool) -> Any:
     """
     results = tf.nest.map_structure(tf.zeros_like, search.final(state))
     shapes = tf.TensorShape([]), loop_shapes(state)  # of the index and the state
+    divisor = _COMPACTION_DIVISOR if compaction else 1  # 1: the batch stays until all are done
 
     def few_are_done(index, state):
         done = tf.math.count_nonzero(state.sentences.done, dtype=tf.int32)
-        return done * (_COMPACTION_DIVISOR if compaction else 1) < tf.size(state.sentences.done)
+        return done * divisor < tf.size(state.sentences.done)
 
     def advance(index, state):
         return index + 1, search.step(index, state)
@@ -114,8 +115,9 @@ def run_growing(search: Any, state: Any, compaction: bool) -> Any:
 def _padded(result, length):
     """Returns a `SearchResult` with tokens and log-probs padded to `length` by zeros."""
     padding = [[0, 0], [0, 0], [0, length - tf.shape(result.token_ids)[2]]]
-    token_ids, log_probs = (tf.pad(each, padding) for each in (result.token_ids, result.log_probs))
-    return result._replace(token_ids=token_ids, log_probs=log_probs)
+    return result._replace(
+        token_ids=tf.pad(result.token_ids, padding), log_probs=tf.pad(result.log_probs, padding)
+    )
 
 
 def loop_shapes(state: Any) -> Any:

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from keras_transformer.decoding.programs import ProgramKey, find_or_compile
 from keras_transformer.present_weights import present_weights
 
-_STEPS_OF_TRACING = 4
+_STEPS_OF_TRACING = 4  # that `_trace` computes ahead: it needs sentences that may be so long
 _NOT_TRACED = object()
 
 
@@ -88,10 +88,10 @@ def _program(search, state, index):
 def _trace(search, state, index):
     """Returns a step as a program of weights, penalties, index and the tensors of a state.
 
-    `_NOT_TRACED` if it asks for values of tensors, or if its program gives other bits for other
-    shapes: a block of a user's own may do what no trace can hold.
+    Returns `_NOT_TRACED` if the step reads values of tensors, or if its program gives other bits
+    than the step for other shapes: a user's block may do what a trace cannot hold.
     """
-    # Emptied below: what is traced keeps its function, and that must not keep the model.
+    # Emptied below: the program keeps `step`, which must not keep the model.
     held = [replace(search, is_plain=True), present_weights(search.step_key[0]), state]
 
     def step(values, penalties, index, flat):
@@ -102,7 +102,7 @@ def _trace(search, state, index):
         return tuple(tree.flatten(new))
 
     def inputs_after(steps, rows):
-        """Returns the inputs of a step: some equal sentences, after some steps."""
+        """Returns the inputs of a later step, for `rows` copies of the first sentence."""
         values, penalties = _values(search), ops.convert_to_tensor(search.penalties)
         flat = [ops.repeat(tensor[:1], rows, axis=0) for tensor in tree.flatten(state)]
         for later in range(index, index + steps):
@@ -133,7 +133,7 @@ def _scalar(index):
 
 
 class _NoValues(TorchFunctionMode):
-    """Refuses values of tensors to Python, which a trace would keep as constants."""
+    """Raises when Python reads the value of a tensor: a trace would keep it as a constant."""
 
     _reading: ClassVar = (
         *(torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__bool__),

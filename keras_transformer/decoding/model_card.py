@@ -22,7 +22,7 @@ def read_card(folder: Path, engine: str, *files: str) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: if the card or one of the files is missing.
-        ValueError: if an earlier version exported the folder.
+        ValueError: if the folder has the format of another version.
     """
     restore_folder(folder)
     missing = [name for name in (FILE, *files) if not (folder / name).is_file()]
@@ -30,7 +30,7 @@ def read_card(folder: Path, engine: str, *files: str) -> dict[str, Any]:
         must = f"`folder` must hold a model for {engine}, with {' and '.join((FILE, *files))}."
         received = f"Received: {str(folder)!r} without {missing[0]}"
         raise FileNotFoundError(f"{must} {received}. `keras-transformer export` writes one")
-    # JSON has no NaN, and a server answers with the card.
+    # NaN becomes `None`: JSON has no NaN, and a server answers with the card.
     card = json.loads((folder / FILE).read_text("utf-8-sig"), parse_constant=lambda name: None)
     if card.get("format") != FORMAT:
         must = f"`folder` must have been exported by this version (format {FORMAT})"

@@ -21,9 +21,9 @@ from keras_transformer.tensor_shape import shape_of
 from keras_transformer.types import Tensor
 
 _SHORTEST, _TARGET_STEP = 8, 16  # tokens
-# Lines, and tokens of source and target, that XLA compiles on TensorFlow. With few sentences, a
-# step is hundreds of small operations, and starting them costs more than computing them; above, XLA
-# gains little. A program takes 40 to 70 MiB, which TensorFlow never frees.
+# Maximum lines, source tokens and target tokens that XLA compiles on TensorFlow. With few
+# sentences, a step is hundreds of small operations, and starting them costs more than computing
+# them; above, XLA gains little. A program takes 40 to 70 MiB, which TensorFlow never frees.
 LARGEST = 8, 128, 512
 
 
@@ -87,8 +87,11 @@ def search_model(
     """
     ids, config = np.asarray(encoder_token_ids, "int32"), model.config
     count, pad = len(ids), config.pad_token_id
-    is_xla = shape is not None and BACKEND == "tensorflow"  # JAX compiles every search
-    kind = "eager" if settings.sampler is not None else "xla" if is_xla else None
+    kind = None
+    if settings.sampler is not None:
+        kind = "eager"
+    elif shape is not None and BACKEND == "tensorflow":  # JAX compiles every search
+        kind = "xla"
     if BACKEND == "jax" and shape is None:
         shape = padded_shape(ids.shape[0], ids.shape[1], settings, config)
     if shape is not None:
@@ -100,8 +103,8 @@ def search_model(
     penalties = penalties_up_to(fixed_length or max(longest, default=0), settings)
     inputs = [penalties, ids, np.array(longest, "int32")]
     if target_prefix is not None or language_ids is not None:
-        none = np.zeros((count, 0), "int32")
-        prefix = none if target_prefix is None else np.asarray(target_prefix, "int32")
+        no_prefix = np.zeros((count, 0), "int32")
+        prefix = no_prefix if target_prefix is None else np.asarray(target_prefix, "int32")
         size = prefix.shape[1] if shape is None else round_up(prefix.shape[1])
         inputs.append(_padded(prefix, (len(ids), size), pad))
     if language_ids is not None:
@@ -152,10 +155,10 @@ def make_model_search(
         fixed_length, **options: as in `Search`.
     """
     config, slots = model.config, settings.max_hypotheses
-    num_read = 0 if language_ids is None else 1  # tokens before that with which the search starts
-    fixed = {}
+    num_read = 0 if language_ids is None else 1  # tokens that are in the cache before step 0
+    cache_options = {}
     if fixed_length is not None:
-        fixed = {"max_length": fixed_length + num_read, "beam_size": slots}
+        cache_options = {"max_length": fixed_length + num_read, "beam_size": slots}
     suppressed = {*settings.suppressed_tokens, getattr(config, "forbidden_token_id", None)} - {None}
     settings = replace(settings, suppressed_tokens=sorted(suppressed))
 
@@ -173,11 +176,11 @@ def make_model_search(
         step_key=(model, num_read),
         **options,
     )
-    cache = model.init_cache(encoder_token_ids, **fixed)
+    cache = model.init_cache(encoder_token_ids, **cache_options)
     if language_ids is None:
         return search, (cache, max_lengths, config.start_token_id)
-    none = ops.zeros((shape_of(language_ids)[0], slots), "int32")
-    _, cache = step(none + config.start_token_id, none, cache, -num_read)
+    parents = ops.zeros((shape_of(language_ids)[0], slots), "int32")
+    _, cache = step(parents + config.start_token_id, parents, cache, -num_read)
     return search, (cache, max_lengths, language_ids)
 
 
@@ -243,7 +246,8 @@ def run_on_pairs(
 ) -> Any:
     """Returns `function(model, source, target)`, such as `score_model`, as NumPy arrays.
 
-    On JAX, which compiles each shape, ids and result are padded to one of few shapes.
+    On JAX, which compiles each shape, ids and result are padded to one of few shapes: the result
+    may have more rows and tokens than `target`.
     """
     if BACKEND == "jax":
         rows, config = _power_of_2(len(source)), model.config
@@ -273,15 +277,15 @@ def padded_shape(rows: int, length: int, settings: Any, config: Any) -> tuple[in
 def compiled_shape(
     rows: int, length: int, settings: SearchSettings, config: Any
 ) -> tuple[int, int, int]:
-    """As `padded_shape`, of a search that XLA shall compile, see `KerasEngine.compile`.
+    """As `padded_shape`, of a search that XLA will compile, see `KerasEngine.compile`.
 
     Raises:
         ValueError: if searches of this kind are not compiled.
     """
     shape = padded_shape(rows, length, settings, config)
     is_large = any(size > most for size, most in zip(shape, LARGEST, strict=True))
-    is_graph = BACKEND == "tensorflow" and (is_large or bool(settings.processors))
-    if BACKEND == "torch" or is_graph or settings.sampler is not None:
+    stays_graph = BACKEND == "tensorflow" and (is_large or bool(settings.processors))
+    if BACKEND == "torch" or stays_graph or settings.sampler is not None:
         raise ValueError(
             "Searches without a sampler are compiled on JAX; on TensorFlow those of at most {} "
             "lines of at most {} tokens, with translations of at most {} tokens, and without "
@@ -292,7 +296,7 @@ def compiled_shape(
 
 
 def round_up(length: int) -> int:
-    """Returns the next of 8, 16, 24, 32, 48, 64, 96, 128, 192, ... tokens."""
+    """Rounds up to one of 8, 16, 24, 32, 48, 64, 96, 128, 192, ... tokens."""
     step = max(_SHORTEST, _power_of_2(length) // 4)
     return max(1, -(-length // step)) * step
 

@@ -71,19 +71,20 @@ def best_next_tokens(logits, k, constraints, is_fixed=False):
         log_probs, is_valid = next_log_probs(logits, constraints)
         return *top_k(log_probs, k), is_valid
 
-    def best_of_most():
-        return _best_of_most(logits, k, is_fixed, constraints.suppressed)
+    def best_not_suppressed():
+        return _best_not_suppressed(logits, k, is_fixed, constraints.suppressed)
 
     is_active = constraints.is_active
     if isinstance(is_active, bool):
-        return best_allowed() if is_active else best_of_most()
-    return ops.cond(is_active, best_allowed, best_of_most)
+        return best_allowed() if is_active else best_not_suppressed()
+    return ops.cond(is_active, best_allowed, best_not_suppressed)
 
 
-def _best_of_most(logits, k, is_fixed, suppressed=()):
+def _best_not_suppressed(logits, k, is_fixed, suppressed=()):
+    """As `best_next_tokens`, if suppressed tokens are the only constraint."""
     if suppressed:  # find that many more tokens, so that the logits need no mask
         more = min(k + len(suppressed), logits.shape[-1])
-        log_probs, token_ids, is_valid = _best_of_most(logits, more, is_fixed)
+        log_probs, token_ids, is_valid = _best_not_suppressed(logits, more, is_fixed)
         forbidden = ops.convert_to_tensor(suppressed, "int32")
         is_suppressed = ops.any(token_ids[..., None] == forbidden, axis=-1)
         log_probs, order = first_k(ops.where(is_suppressed, IMPOSSIBLE, log_probs), k)
@@ -122,7 +123,7 @@ class Constraints(NamedTuple):
     Args:
         apply: callable from log-probs `(B, W, V)` to log-probs.
         suppressed: tuple of token ids, which `apply` forbids in every step.
-        is_active: bool, or bool tensor: whether `apply` does more than that in this step.
+        is_active: bool, or bool tensor: whether `apply` does more than forbid those in this step.
     """
 
     apply: Callable[[Tensor], Tensor]

@@ -1,11 +1,11 @@
 """Processors: constraints on the next token of a search.
 
-A processor is a callable `(log_probs, token_ids, index) -> log_probs`: float32 `(B, W, V)` of the
-next token, and int32 `(B, W, T)` the tokens so far, without the start token; `index` is T. It must
-return values of at most 0, because a search stops early where no better hypothesis can follow. A
-token with -inf cannot be chosen. The others are not renormalised, so scores stay the model's own; a
-processor that lowers a token without forbidding it, as `repetition_penalty` does, changes the
-scores.
+A processor is a callable `(log_probs, token_ids, index) -> log_probs`. `log_probs`, float32
+`(B, W, V)`, are those of the next token; `token_ids`, int32 `(B, W, T)`, are the tokens so far,
+without the start token; `index` is T. It must return values of at most 0: by this, a search knows
+when no better hypothesis can follow, and stops early. A token with -inf cannot be chosen. The
+others are not renormalised, so scores stay the model's own; a processor that lowers a token without
+forbidding it, as `repetition_penalty` does, changes the scores.
 
 JAX compiles a processor once for each T. One with the attribute `takes_room = True`, as all here,
 is compiled once: its T may be larger than `index`, and the first `index` are the tokens so far.
@@ -51,7 +51,7 @@ def min_length(length: int, end_token_id: int) -> Processor:
 
 
 def force_end(max_length: int | Tensor, end_token_id: int) -> Processor:
-    """Forces the end token as token number `max_length`, with log-prob 0, as Marian's models have.
+    """Forces the end token as token number `max_length`, with log-prob 0, as Marian's models do.
 
     Without it, a translation that reaches its maximum length has no end token.
 

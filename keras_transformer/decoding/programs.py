@@ -32,7 +32,7 @@ class ProgramKey(NamedTuple):
 def find_or_compile(model: Any, key: ProgramKey, compile_program: Callable[[], Any]) -> Any:
     """Returns the program of a model for a key, and keeps it as long as the model exists.
 
-    At most 32 programs of a model are kept; the least recently used one goes first. Those of
+    At most 32 programs of a model are kept; the least recently used one is dropped. Those of
     TensorFlow's XLA do not count and are always kept, because TensorFlow never frees them.
 
     Args:

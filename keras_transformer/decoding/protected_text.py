@@ -150,15 +150,17 @@ def mask(protect: tuple[str, ...], unknown: Find | None, text: str) -> tuple[str
         unknown: finds what the pattern `unknown` protects. Optional.
         text: str.
     """
-    finds = [*finders(protect), *[unknown for name in protect if name == "unknown"]]
-    spans = [span for find in finds if find for span in find(text)]
-    joined: list[list[int]] = []
-    for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1][1] = max(joined[-1][1], end)
+    finds = [*finders(protect)]
+    if unknown is not None and "unknown" in protect:
+        finds.append(unknown)
+    merged: list[list[int]] = []
+    for start, end in sorted(span for find in finds for span in find(text)):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
         else:
-            joined.append([start, end])
-    borders = [0, *itertools.chain(*joined), len(text)]
+            merged.append([start, end])
+    borders = [0, *itertools.chain(*merged), len(text)]
+    # Text and spans in turn, beginning and ending with text, which may be empty.
     parts = [text[start:end] for start, end in itertools.pairwise(borders)]
     return MARK.join(parts[::2]), parts[1::2]
 
@@ -166,8 +168,8 @@ def mask(protect: tuple[str, ...], unknown: Find | None, text: str) -> tuple[str
 def with_symbols(text: str, spans: list[str], most: int) -> str | None:
     """Returns a text with symbols for its marks, or `None` if symbols cannot be used.
 
-    They cannot without spans, with more than `most`, without a letter to translate, or if a span
-    is a part of an ICU message, whose parts a model may reorder.
+    They cannot be used without spans, for more than `most` spans, without a letter to translate, or
+    if a span is a part of an ICU message, whose parts a model may reorder.
     """
     is_whole = all(span.count("{") == span.count("}") for span in spans)
     if not (0 < len(spans) <= most and is_whole and _LETTER.search(text)):
@@ -187,10 +189,13 @@ def put_back(text: str, spans: list[str]) -> tuple[str, list[str]]:
         the text, and the spans whose symbol the translation lacks or repeats. If it holds a symbol
         that stands for none of them, no symbol can be trusted: then all spans.
     """
-    seen, known = SYMBOL.findall(text), dict(zip(symbols(len(spans)), spans, strict=True))
-    wrong = [span for symbol, span in known.items() if seen.count(symbol) != 1]
-    is_other = not known.keys() >= {*seen}
-    return SYMBOL.sub(lambda match: known.get(match[0], ""), text), spans if is_other else wrong
+    span_of = dict(zip(symbols(len(spans)), spans, strict=True))
+    found = SYMBOL.findall(text)
+    if span_of.keys() >= {*found}:
+        wrong = [span for symbol, span in span_of.items() if found.count(symbol) != 1]
+    else:
+        wrong = spans
+    return SYMBOL.sub(lambda match: span_of.get(match[0], ""), text), wrong
 
 
 def without_opening(text: str) -> str:
@@ -210,12 +215,13 @@ def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:
     """
     if MARK not in text:
         return [(text, "")]
-    parts: list[tuple[str, list[str]]] = [("", [])]
-    pieces = [*_KEPT.split(text), ""]
-    for part, kept in zip(pieces[::2], pieces[1::2], strict=True):
-        words = without_opening(part) if _LETTER.search(part) else ""
+    parts: list[tuple[str, list[str]]] = [("", [])]  # words, and what is kept behind them
+    texts_and_marks = [*_KEPT.split(text), ""]
+    for before, mark in zip(texts_and_marks[::2], texts_and_marks[1::2], strict=True):
+        words = without_opening(before) if _LETTER.search(before) else ""
         if words:
             parts.append((words, []))
-        parts[-1][1].extend([part[len(words) :], re.sub(MARK, lambda _: next(spans), kept)])
+        span = re.sub(MARK, lambda _: next(spans), mark)
+        parts[-1][1].extend([before[len(words) :], span])
     joined = [(words, "".join(kept)) for words, kept in parts]
     return joined if joined[0][1] else joined[1:]

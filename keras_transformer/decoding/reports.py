@@ -1,4 +1,4 @@
-"""What is said of translations that lack something: of the line, or of their own end."""
+"""Sentences for the user about lines that are too long, and about unfinished translations."""
 
 import warnings
 from collections import Counter
@@ -13,7 +13,8 @@ def line_reports(answers: list[Any], first: int = 1, most: int | None = None) ->
     Args:
         answers: list of the lists of hypotheses of each line.
         first: number of the first line. Defaults to `1`.
-        most: int, lines that get a sentence each; the others are counted. Defaults to all.
+        most: int. Maximum number of long lines with their own sentence; one more sentence counts
+            the others. Defaults to all.
     """
     return [
         *long_line_reports(answers, first, most),
@@ -31,8 +32,9 @@ def long_line_reports(answers: list[Any], first: int = 1, most: int | None = Non
         elif best.too_long:
             pieces = f"translated in {best.pieces} pieces."
             reports.append(f"Line {number} is too long for one piece: {pieces}")
-    others = 0 if most is None else len(reports[most:])
-    return reports[:most] + [f"{others:,} more lines are too long."] * bool(others)
+    if most is None or len(reports) <= most:
+        return reports
+    return [*reports[:most], f"{len(reports) - most:,} more lines are too long."]
 
 
 def count_unfinished(answers: list[Any]) -> Counter[str]:
@@ -41,7 +43,7 @@ def count_unfinished(answers: list[Any]) -> Counter[str]:
 
 
 def unfinished_report(lines: int = 0, unfinished: int = 0) -> list[str]:
-    """Returns a sentence about the result of `count_unfinished`, or none."""
+    """Returns a list of the sentence about the counts of `count_unfinished`; empty if none is."""
     if not unfinished:
         return []
     return [
@@ -52,7 +54,7 @@ def unfinished_report(lines: int = 0, unfinished: int = 0) -> list[str]:
 
 
 def warn_of(answers: list[Any], settings: TextSettings) -> None:
-    """Warns the caller of a translator of the first lines that are too long, and so on."""
+    """Warns the caller of a translator of the first long lines, and of unfinished translations."""
     if reports := long_line_reports(answers, 1, 5):
         bound = f"`max_source_tokens` is {settings.max_source_tokens}."
         warnings.warn(f"{bound} {' '.join(reports)}", stacklevel=3)

@@ -42,8 +42,8 @@ class Languages:
     source: list[int]
     target: list[int]
 
-    def of(self, numbers: Iterable[int]) -> "Languages":
-        """Returns those of some lines."""
+    def of(self, numbers: Sequence[int] | np.ndarray) -> "Languages":
+        """Returns the languages of the lines with these numbers."""
         return Languages([self.source[n] for n in numbers], [self.target[n] for n in numbers])
 
 
@@ -78,7 +78,7 @@ class LineReader:
         symbols: int,
         language_ids: list[int] | None = None,
     ) -> list[Line]:
-        """Returns lines in parts and pieces.
+        """Returns lines, split into parts, and these into pieces of token ids.
 
         Args:
             texts: list of strings, with the tags of their languages.
@@ -93,23 +93,25 @@ class LineReader:
         split = "lines" if is_whole else settings.split
         protect = () if is_whole else tuple(settings.protect or ())
         has_tags = bool(self.languages)
-        masks = [self._mask(protect, language_id) for language_id in language_ids or ()]
-        masks = masks or [self._mask(protect, None)] * len(texts)
+        if language_ids is None:
+            masks = [self._mask(protect, None)] * len(texts)
+        else:
+            masks = [self._mask(protect, language_id) for language_id in language_ids]
         lines = [
-            Line.read(text, split, has_tags, find, symbols)
-            for text, find in zip(texts, masks, strict=True)
+            Line.read(text, split, has_tags, mask_line, symbols)
+            for text, mask_line in zip(texts, masks, strict=True)
         ]
-        parts = [(number, part) for number, line in enumerate(lines) for part in line.parts]
-        of_parts = language_ids and [language_ids[number] for number, _ in parts]
-        rows = encode_lines(self._tokenizers[0], [part.text for _, part in parts], of_parts)
+        parts = [part for line in lines for part in line.parts]
+        numbers = [number for number, line in enumerate(lines) for _ in line.parts]
+        ids_of_parts = language_ids and [language_ids[number] for number in numbers]
+        rows = encode_lines(self._tokenizers[0], [part.text for part in parts], ids_of_parts)
         most, on_too_long = settings.max_source_tokens or 0, settings.on_too_long
         if on_too_long == "error" or (is_whole and on_too_long == "split"):
             why = ", because attention is returned" if is_whole else ""
-            numbers = [number for number, _ in parts]
             require_at_most(
                 most, f"`max_source_tokens`{why}", rows, "lines", _TRUNCATE, lines=numbers
             )
-        for (_, part), row in zip(parts, rows, strict=True):
+        for part, row in zip(parts, rows, strict=True):
             part.pieces, part.dropped = self._cutter.cut(row, most - 1, on_too_long)
         return lines
 
@@ -148,7 +150,7 @@ class LineReader:
         settings: SearchSettings,
         language_ids: list[int] | None = None,
     ) -> list[Any]:
-        """Returns the forced first ids of each piece: the first with tokens of a line has some.
+        """Returns the forced first ids of each piece, none but for the first of a line with tokens.
 
         Args:
             texts: list of strings, the prefix of each line.
@@ -168,16 +170,16 @@ class LineReader:
         whole = self.whole_lines(texts, "target_prefix", 1, language_ids=language_ids)
         rows = []
         for number, (line, ids) in enumerate(zip(lines, whole, strict=True), start=1):
-            waiting, nothing = ids[:-1], ids[:0]
+            prefix, no_prefix = ids[:-1], ids[:0]
             for piece in line.pieces:
                 if not len(piece):  # an empty source gets no prefix
-                    rows.append(nothing)
+                    rows.append(no_prefix)
                     continue
                 room = min(bound, longest_target(len(piece) + 1, settings, self._config))
-                if len(waiting) >= room:
-                    raise ValueError(NO_ROOM.format(number, len(waiting), room))
-                rows.append(waiting)
-                waiting = nothing
+                if len(prefix) >= room:
+                    raise ValueError(NO_ROOM.format(number, len(prefix), room))
+                rows.append(prefix)
+                prefix = no_prefix
         return rows
 
     def whole_lines(
@@ -214,7 +216,7 @@ class LineReader:
     def with_languages(self, rows: Any, language_ids: Iterable[int]) -> list[np.ndarray]:
         """Returns rows with the tokens of their languages in front.
 
-        Those with no token but the end get none.
+        Rows with no token but the end token get none.
         """
         pairs = zip(rows, language_ids, strict=True)
         return [np.insert(row, 0, token) if len(row) > 1 else row for row, token in pairs]
@@ -242,6 +244,12 @@ class Request:
         places: list of ints, where the answers of the lines are. Defaults to their numbers.
         lost: list of lists of strings: the protected text of each line that the model has lost, if
             the line is translated again, cut around it.
+
+    Attributes:
+        lines: list of `Line`, with pieces.
+        columns: lists of rows of token ids, one row for each piece, as arguments of
+            `Translator.search_rows`: sources; then prefixes, if there are any or the model has
+            tokens of languages; then these tokens.
     """
 
     reader: LineReader
@@ -258,23 +266,27 @@ class Request:
     columns: list[list[Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        reader = self.reader
-        of_texts = self.languages
-        sources, targets = (None, None) if of_texts is None else (of_texts.source, of_texts.target)
+        reader, languages = self.reader, self.languages
+        source_ids = None if languages is None else languages.source
+        target_ids = None if languages is None else languages.target
         symbols = reader.symbols if self.lost is None else 0
         lines = reader.lines(
-            self.texts, self.text_settings, self.returns_attention, symbols, sources
+            self.texts, self.text_settings, self.returns_attention, symbols, source_ids
         )
         object.__setattr__(self, "lines", lines)
         rows = reader.with_end(piece for line in lines for piece in line.pieces)
         prefixes: list[Any] = [()] * len(rows)
         if self.prefixes is not None:
-            prefixes = reader.prefixes(self.prefixes, lines, self.settings, targets)
-        columns: list[list[Any]] = [rows] if self.prefixes is None else [rows, prefixes]
-        if self.languages is not None:
-            of_rows = self.languages.of(self.line_of_row)
+            prefixes = reader.prefixes(self.prefixes, lines, self.settings, target_ids)
+        columns: list[list[Any]]
+        if languages is not None:
+            of_rows = languages.of(self.line_of_row)
             rows = reader.with_languages(rows, of_rows.source)
             columns = [rows, prefixes, [[token_id] for token_id in of_rows.target]]
+        elif self.prefixes is not None:
+            columns = [rows, prefixes]
+        else:
+            columns = [rows]
         object.__setattr__(self, "columns", columns)
 
     @property

@@ -53,9 +53,8 @@ class SavedModelEngine(Engine):
     penalty and of stopping, processors, suppressed tokens and the sampler are in the graph; other
     settings may differ in each call.
 
-    Text of a tokenizer that is a user's or KerasHub's is read and written by the graph. It
-    tokenizes source lines; target text, for `score` and prefixes, only if source and target share
-    one tokenizer.
+    If a tokenizer is a user's or KerasHub's, only the graph has it. The graph tokenizes source
+    lines; target text, for `score` and prefixes, only if source and target share one tokenizer.
 
     Args:
         folder: path of the folder.
@@ -68,7 +67,7 @@ class SavedModelEngine(Engine):
     Raises:
         ImportError: if `tensorflow` or `tensorflow_text` is not installed.
         FileNotFoundError: if there is no SavedModel with a model card.
-        ValueError: if the SavedModel was exported by an earlier version.
+        ValueError: if another version exported the SavedModel, in another format.
         RuntimeError: if `workers` is given and TensorFlow has started; or, in a call, in a process
             that was forked from the one that loaded the folder.
     """
@@ -93,7 +92,7 @@ class SavedModelEngine(Engine):
             name: (self.defaults[name],) for name in GRAPH_SETTINGS if name in self.defaults
         }
         self.held["suppressed_tokens"] = (tuple(self.defaults["suppressed_tokens"]),)
-        self.held |= {"processors": ((),), "sampler": (None,)}  # beside those in the graph
+        self.held |= {"processors": ((),), "sampler": (None,)}  # none besides those in the graph
         self.has_search_tree = "search_tree" in self._signatures
         if "attend" not in self._signatures:
             self.held["return_attention"] = (False,)
@@ -111,9 +110,9 @@ class SavedModelEngine(Engine):
     ) -> SearchResult:
         """Finds the best translations of each row; see `Engine`."""
         no_prefix = np.zeros((len(source_ids), 0), "int32")
-        lengths = np.count_nonzero(source_ids != self.config.pad_token_id, axis=1)
         languages = {} if language_ids is None else {"language_ids": language_ids}
-        lengths -= len(languages)
+        num_languages = 0 if language_ids is None else 1  # tokens that do not count as text
+        lengths = np.count_nonzero(source_ids != self.config.pad_token_id, axis=1) - num_languages
         outputs = self._call(
             "search",
             token_ids=source_ids,

@@ -1,4 +1,4 @@
-"""Length penalties of hypotheses, and scores that are none, in plain NumPy."""
+"""Length penalties of hypotheses, and the score of a missing one. Plain NumPy."""
 
 import numpy as np
 
@@ -19,8 +19,11 @@ PENALTY_BASES = {
 
 
 def penalties_up_to(longest: int, settings: SearchSettings) -> np.ndarray:
-    """Returns the penalties of 0 to `longest + 1` tokens. NumPy, because JAX has no float64."""
-    counted = np.maximum(np.arange(longest + 2.0), 1.0)
+    """Returns the penalties of 0 to `longest + 1` tokens, a float32 array; that of 0 is that of 1.
+
+    In NumPy, because JAX has no float64.
+    """
+    lengths = np.maximum(np.arange(longest + 2.0), 1.0)
     alpha = np.float64(np.float32(settings.alpha))
-    table = PENALTY_BASES[settings.length_penalty](counted) ** alpha
-    return np.minimum(table, np.finfo("float32").max).astype("float32")
+    penalties = PENALTY_BASES[settings.length_penalty](lengths) ** alpha
+    return np.minimum(penalties, np.finfo("float32").max).astype("float32")

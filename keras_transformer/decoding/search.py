@@ -140,12 +140,13 @@ class Search:
     is_plain: bool = False
 
     def run(self, cache, max_lengths, start_token_id, target_prefix=None, compaction=True):
-        """Returns the `SearchResult`. The arguments are those of `first_state`."""
+        """Returns the `SearchResult`. The arguments are those of `beam_search`."""
+        search = self
         if BACKEND != "tensorflow" and self.penalties is None:
             longest = self.fixed_length or int(ops.max(max_lengths, initial=0))
-            self = replace(self, penalties=penalties_up_to(longest, self.settings))
-        state = self.first_state(cache, max_lengths, start_token_id, target_prefix)
-        result = run_loop(self, state, compaction)
+            search = replace(self, penalties=penalties_up_to(longest, self.settings))
+        state = search.first_state(cache, max_lengths, start_token_id, target_prefix)
+        result = run_loop(search, state, compaction)
         return result if self.is_fixed else trim(result, self.pad_token_id)
 
     def final(self, state):
@@ -180,7 +181,7 @@ class Search:
         """
         batch_size = shape_of(max_lengths)[0]
 
-        def each(value, dtype):
+        def per_sentence(value, dtype):
             return ops.broadcast_to(ops.cast(value, dtype), (batch_size,))
 
         if target_prefix is None:
@@ -191,8 +192,10 @@ class Search:
             done=max_lengths <= 0,
             failed=ops.zeros((batch_size,), "bool"),
             max_lengths=max_lengths,
-            alphas=each(self.settings.alpha if self.alpha is None else self.alpha, "float32"),
-            wanted=each(self.n_best if self.wanted is None else self.wanted, "int32"),
+            alphas=per_sentence(
+                self.settings.alpha if self.alpha is None else self.alpha, "float32"
+            ),
+            wanted=per_sentence(self.n_best if self.wanted is None else self.wanted, "int32"),
             target_prefix=target_prefix,
             cache=cache,
         )
@@ -210,9 +213,10 @@ class Search:
         return self.fixed_length is not None
 
     def is_constrained(self, state, index):
-        """Returns whether the next token has constraints besides suppressed tokens, as a bool.
+        """Whether the next token has constraints besides suppressed tokens.
 
-        A bool tensor where that depends on the sentences or on a tensor `index`.
+        Returns:
+            a bool; or a bool tensor, if that depends on the sentences or on a tensor `index`.
         """
         sentences, prefix = state.sentences, state.sentences.target_prefix
         is_constrained = bool(self.settings.processors)
@@ -234,22 +238,24 @@ class Search:
             processors.append(force_end(limits, self.end_token_id))
         has_prefix = prefix.shape[1] != 0
 
-        def apply(given):
-            log_probs, token_ids = given, state.history.token_ids
+        def apply(model_log_probs):
+            log_probs, token_ids = model_log_probs, state.history.token_ids
             is_compiled = self.settings.sampler is None
             for processor in processors:
                 log_probs = processed(
                     processor, log_probs, token_ids, index, self.is_fixed, is_compiled
                 )
-            return self._force(prefix, index, given, log_probs) if has_prefix else log_probs
+            if has_prefix:
+                return self._force(prefix, index, model_log_probs, log_probs)
+            return log_probs
 
         is_active = False if self.is_plain else self.is_constrained(state, index)
         return Constraints(apply, suppressed, is_active)
 
-    def _force(self, prefix, index, given, log_probs):
+    def _force(self, prefix, index, model_log_probs, log_probs):
         """Within the prefix, allows only its next token, even if a processor forbade it."""
         prefix = ops.pad(prefix, [[0, 0], [0, 1]], constant_values=self.pad_token_id)
         token = prefix[:, ops.minimum(index, shape_of(prefix)[1] - 1)][:, None, None]
         is_token = ops.arange(log_probs.shape[-1]) == token
-        forced = ops.where(is_token, given, IMPOSSIBLE)
+        forced = ops.where(is_token, model_log_probs, IMPOSSIBLE)
         return ops.where(token == self.pad_token_id, log_probs, forced)

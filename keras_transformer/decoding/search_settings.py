@@ -14,6 +14,7 @@ from keras_transformer.settings import Settings, setting
 
 _NAMED = types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type
 _CONSTANT = (numbers.Number, str, bytes, *_NAMED)  # what a processor uses and cannot change
+# {code and values: the first function that has them}
 _first_made: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 
@@ -135,7 +136,7 @@ class SearchSettings(Settings):
         return self.beam_size if self.sampler is None else 1
 
     def require_n_best(self, n_best: int) -> None:
-        """Raises a `ValueError` if a search of these settings does not have `n_best` hypotheses."""
+        """Raises a `ValueError` if a search of these settings cannot return `n_best` hypotheses."""
         if not 1 <= n_best <= self.max_hypotheses:
             raise ValueError(
                 "`n_best` must be from 1 to `beam_size`, and 1 with a sampler. Received: "
@@ -161,7 +162,7 @@ GRAPH_SETTINGS = [
 
 
 def _first_equal(processor):
-    """Returns the first function with the same code and values, so that a graph is made once.
+    """Returns the first function with the same code and values, so that a graph is traced once.
 
     A function that uses a value that may change, such as a list, is equal to none but itself.
     """

@@ -5,7 +5,7 @@ import re
 from keras_transformer.data.pieces import SPACES
 from keras_transformer.decoding.protected_text import MARK
 
-BORDER = "\ufdd0"  # before and behind the white space between two sentences; is no character
+BORDER = "\ufdd0"  # stands before and behind the white space between two sentences
 # Latin, Greek, Cyrillic and Armenian: other scripts have no lower case, or no upper case.
 _LOWER = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2000)])))
 _MARKS, _UNSPACED_MARKS = ".!?…։؟۔।॥።", "。｡！？။។"
@@ -27,8 +27,9 @@ _NOT_ENDED = (
     f'((?:^|[{SPACES}{BORDER}(\\["„“«/])(?:{_ABBREVIATION})\\.){BORDER}([{SPACES}]+){BORDER}',
     "\\1\\2",
 )
-# Expressions and rewrites, one after the other: the first finds borders, the others remove some.
-# All take time in proportion to the text. One rule is there twice, because matches do not overlap:
+# Expressions and rewrites, in the order in which they are applied. The first removes borders that
+# the text itself has, the next two insert borders, and the others remove some of these. All take
+# time in proportion to the text. One rule is there twice, because matches do not overlap:
 # the second pass finds those that begin inside a match of the first.
 RULES = (
     (BORDER, "\ufffd"),
@@ -58,7 +59,7 @@ def split_sentences(text: str) -> list[tuple[str, str]]:
         text: str. U+FDD0, which is no character, becomes U+FFFD.
     """
     for number, (pattern, rewrite) in enumerate(_COMPILED):
-        if number < 3 or BORDER in text:
+        if number < 3 or BORDER in text:  # faster: without a border, the later rules find nothing
             text = pattern.sub(rewrite, text)
     parts = [*text.split(BORDER), ""]
     return list(zip(parts[::2], parts[1::2], strict=True))

@@ -57,20 +57,22 @@ class Line:
             split: `"lines"`, or `"sentences"`: each of them is a part.
             has_tags: whether the line may begin with the tag of a language; all its parts get it.
             mask: finds the protected text that the line is cut around. Optional.
-            symbols: number of symbols that the vocabulary holds. A line with so much protected text
-                has symbols in place of it, and is not cut. Defaults to `0`.
+            symbols: number of symbols that the vocabulary holds. A line with at most this number of
+                protected spans gets symbols in their place, see `with_symbols`, and is not cut
+                around them. Defaults to `0`.
         """
         if split == "lines" and mask is None:
             return cls([Part(text)])
         tag, text = split_tag(text) if has_tags else ("", text)
         text, spans = mask(text) if mask else (text, [])
-        copied = with_symbols(text, spans, symbols)
-        parts, rest = [], iter(spans)
-        sentences = split_sentences if split == "sentences" else _as_one
-        for sentence, gap in sentences(text if copied is None else copied):
-            *others, (last, kept) = cut(sentence, rest)
-            parts += [Part(tag + one, behind) for one, behind in (*others, (last, kept + gap))]
-        return cls(parts, [] if copied is None else spans)
+        with_copies = with_symbols(text, spans, symbols)
+        parts, spans_left = [], iter(spans)
+        split_text = split_sentences if split == "sentences" else _as_one
+        for sentence, gap in split_text(text if with_copies is None else with_copies):
+            pairs = cut(sentence, spans_left)
+            parts += [Part(tag + words, behind) for words, behind in pairs]
+            parts[-1].behind += gap
+        return cls(parts, [] if with_copies is None else spans)
 
     @property
     def pieces(self) -> list[Any]:
@@ -80,7 +82,11 @@ class Line:
     @property
     def gaps(self) -> list[str]:
         """What joins the translation of each piece to the next one."""
-        return [gap for part in self.parts for gap in [*[""] * (len(part.pieces) - 1), part.behind]]
+        gaps = []
+        for part in self.parts:
+            gaps += [""] * (len(part.pieces) - 1)
+            gaps.append(part.behind)
+        return gaps
 
     @property
     def dropped(self) -> int:
@@ -92,7 +98,8 @@ class Line:
     ) -> list[Hypothesis]:
         """Returns the hypotheses of the line, best first.
 
-        Of several pieces, the k-th joins the k-th of each, or the best where there are fewer.
+        Of several pieces, the k-th joins the k-th of each, or the best where there are fewer. Only
+        the best may lack protected text: others that lack some are left out.
 
         Args:
             ranks_of_pieces: the hypotheses of each piece, best first.
@@ -101,11 +108,11 @@ class Line:
         """
         gaps = self.gaps
         if len(ranks_of_pieces) > 1:
-            chosen = [
-                [ranks[k] if k < len(ranks) else ranks[0] for ranks in ranks_of_pieces]
-                for k in range(max(map(len, ranks_of_pieces)))
-            ]
-            best, *others = [_joined(pieces, gaps, joiner, settings) for pieces in chosen]
+            joined = []
+            for k in range(max(map(len, ranks_of_pieces))):
+                pieces = [ranks[k] if k < len(ranks) else ranks[0] for ranks in ranks_of_pieces]
+                joined.append(_joined(pieces, gaps, joiner, settings))
+            best, *others = joined
             ranks = [best, *sorted(others, key=lambda hypothesis: -hypothesis.score)]
         else:
             (ranks,) = ranks_of_pieces
@@ -115,10 +122,7 @@ class Line:
                     for hypothesis in ranks
                 ]
         if self.spans:
-            back = [(hypothesis, *put_back(hypothesis.text, self.spans)) for hypothesis in ranks]
-            best, *others = [
-                replace(hypothesis, text=text, protected=lost) for hypothesis, text, lost in back
-            ]
+            best, *others = [_with_spans(hypothesis, self.spans) for hypothesis in ranks]
             ranks = [best, *(hypothesis for hypothesis in others if not hypothesis.protected)]
         dropped = self.dropped
         if dropped or len(ranks_of_pieces) > len(self.parts):
@@ -132,16 +136,24 @@ def _as_one(text):
     return [(text, "")]
 
 
+def _with_spans(hypothesis, spans):
+    """Returns a hypothesis with protected text in place of its symbols, and with what it lost."""
+    text, lost = put_back(hypothesis.text, spans)
+    return replace(hypothesis, text=text, protected=lost)
+
+
 def _joined(pieces, gaps, joiner, settings):
+    """Returns the hypothesis of a line from one of each of its pieces."""
+
     def all_of(name):
         return [value for piece in pieces for value in getattr(piece, name)]
 
     tokens, log_probs = all_of("tokens"), all_of("log_probs")
-    total, is_possible = math.fsum(log_probs), all(piece.score > IMPOSSIBLE for piece in pieces)
+    is_possible = all(piece.score > IMPOSSIBLE for piece in pieces)
     penalty = float(penalties_up_to(len(tokens), settings)[len(tokens)])
     return Hypothesis(
         text=join_translations([piece.text for piece in pieces], gaps, joiner),
-        score=total / penalty if is_possible else IMPOSSIBLE,
+        score=math.fsum(log_probs) / penalty if is_possible else IMPOSSIBLE,
         source_tokens=all_of("source_tokens"),
         tokens=tokens,
         log_probs=log_probs,

@@ -77,7 +77,7 @@ class Translator:
             or a tokenizer lacks a member of `TokenizerLike`.
         ValueError: if the vocabularies of model and tokenizer differ, a line is too long and
             `on_too_long="error"`, a setting is out of its range, a prefix leaves no room for
-            another token, the model's numbers are not finite, or `target_language` or the tag of a
+            another token, the model computes NaN or infinity, or `target_language` or the tag of a
             line is not one of the model's, or they differ.
         RuntimeError: in a process that was forked from the one that made or used the translator.
 
@@ -182,7 +182,8 @@ class Translator:
                 search, remaining.columns, batch_sentences, on_progress, remaining.line_of_row
             )
             remaining.fill(answers, rows)
-            remaining, on_progress = remaining.again(answers), None
+            remaining = remaining.again(answers)
+            on_progress = None  # lines that are translated again were counted
         if n_best is None and not return_attention:
             warn_of(answers, request.text_settings)
             answers = [best.text for best, *_ in answers]
@@ -270,19 +271,17 @@ class Translator:
                 "`targets` must have a translation for each of `sources`. Received: "
                 f"{len(sources)} sources, {len(targets)} targets"
             )
-        settings = replace(self.text_settings, **_given(languages))
+        settings = replace(self.text_settings, **_without_unset_languages(languages))
         sources, tokens = self._with_languages(sources, settings)
-        most = self.text_settings.max_source_tokens or 0
-        sides = ("sources", sources), ("targets", targets)
-        of_sides = (None, None) if tokens is None else (tokens.source, tokens.target)
-        columns: list[list[Any]] = [
-            self._reader.whole_lines(texts, name, side, most, of_sides[side])
-            for side, (name, texts) in enumerate(sides)
-        ]
-        if tokens is not None:
-            columns[0] = self._reader.with_languages(columns[0], tokens.source)
-            columns.append([[token_id] for token_id in tokens.target])
-        return columns
+        source_languages = None if tokens is None else tokens.source
+        target_languages = None if tokens is None else tokens.target
+        most, reader = self.text_settings.max_source_tokens or 0, self._reader
+        source_ids = reader.whole_lines(sources, "sources", 0, most, source_languages)
+        target_ids = reader.whole_lines(targets, "targets", 1, most, target_languages)
+        if tokens is None:
+            return [source_ids, target_ids]
+        source_ids = reader.with_languages(source_ids, tokens.source)
+        return [source_ids, target_ids, [[token_id] for token_id in tokens.target]]
 
     def _with_languages(self, lines, settings):
         """Returns lines with the tags of their languages, or with `Languages` beside them."""
@@ -318,8 +317,8 @@ class Translator:
             ValueError: if a search of these settings is not compiled.
         """
         asked, text = self._settings_of_call(settings, n_best)
-        kept = _kept_hypotheses(asked, n_best, text.distinct_texts)
-        self.engine.compile(source_lengths, batch_sizes, asked, kept)
+        num_kept = _num_kept(asked, n_best, text.distinct_texts)
+        self.engine.compile(source_lengths, batch_sizes, asked, num_kept)
 
     def _map_rows(self, function, columns, *options):
         pad_token_id = self._config.pad_token_id
@@ -327,15 +326,18 @@ class Translator:
 
     def _settings_of_call(self, changes, n_best, return_attention=False):
         """Returns the settings of the search and of text."""
-        search, text = divided(_given(changes))
-        asked = self._checked(replace(self.settings, **search)) if search else self.settings
+        search, text = divided(_without_unset_languages(changes))
+        asked, text_settings = self.settings, self.text_settings
+        if search:
+            asked = self._checked(replace(asked, **search))
         asked.require_n_best(n_best)
         require_held(self.engine, {"return_attention": return_attention})
-        settings = self.text_settings
-        return asked, self._bounded(replace(settings, **text)) if text else settings
+        if text:
+            text_settings = self._bounded(replace(text_settings, **text))
+        return asked, text_settings
 
     def _checked(self, settings):
-        """Returns `SearchSettings`, if the engine has them."""
+        """Returns `SearchSettings`; raises if the engine does not support them."""
         settings.require_ids_below(self._config.vocabulary_size)
         require_held(self.engine, vars(settings))
         return settings
@@ -372,9 +374,9 @@ class Translator:
             distinct_texts: as in `TextSettings`. Defaults to `True`.
             return_attention: whether they have attention. Defaults to `False`.
         """
-        kept = _kept_hypotheses(settings, n_best, distinct_texts)
+        num_kept = _num_kept(settings, n_best, distinct_texts)
         languages = () if language_ids is None else (language_ids,)
-        result = self.engine.search(source_ids, prefix_ids, settings, kept, *languages)
+        result = self.engine.search(source_ids, prefix_ids, settings, num_kept, *languages)
         result, hypotheses = self._hypotheses(source_ids, result, n_best, distinct_texts)
         if return_attention:
             self._add_attention(source_ids, result, hypotheses, language_ids)
@@ -397,10 +399,10 @@ class Translator:
         return [best for (best,) in hypotheses]
 
     def _hypotheses(self, source, result, n_best, distinct_texts=False):
-        """Returns the `n_best` results, and lists of `Hypothesis`."""
+        """Returns the `SearchResult` of the `n_best` best, and lists of `Hypothesis`."""
         rows, ranks, length = result.token_ids.shape
         texts = self.target_tokenizer.decode(result.token_ids.reshape(rows * ranks, length))
-        texts = [texts[row * ranks :][:ranks] for row in range(rows)]
+        texts = [texts[row * ranks : (row + 1) * ranks] for row in range(rows)]
         if distinct_texts and n_best > 1:
             result, texts = _without_repeated(result, texts)
         result = SearchResult(*(array[:, :n_best] for array in result))
@@ -408,7 +410,7 @@ class Translator:
         return result, list(hypotheses_of(source, result, texts, self._vocabularies, config))
 
     def _add_attention(self, source, result, ranked, language_ids):
-        """Replaces hypotheses by those with their attention scores, by a teacher-forced pass.
+        """Adds attention scores to the hypotheses in `ranked`, by a teacher-forced pass.
 
         The decoder is causal, so these are the scores of the search's steps, up to rounding.
         """
@@ -436,25 +438,28 @@ class Translator:
                 ranked[row][rank] = replace(ranked[row][rank], attention=attention)
 
 
-def _given(settings):
-    """Returns settings without the languages that are `None`: these are those of before."""
+def _without_unset_languages(settings):
+    """Returns settings without languages that are `None`: those of the translator stay."""
     return {n: v for n, v in settings.items() if n not in LANGUAGES or v is not None}
 
 
-def _kept_hypotheses(settings, n_best, distinct_texts):
-    """Returns how many hypotheses a search must keep, to pick `n_best` of them.
+def _num_kept(settings, n_best, distinct_texts):
+    """Returns how many hypotheses a search must keep, so that `n_best` can be picked from them.
 
-    To pick several of distinct texts, it must keep all; for 1, one is enough.
+    To pick several with distinct texts, it must keep all; to pick the best, one is enough.
     """
     return settings.max_hypotheses if distinct_texts and n_best > 1 else n_best
 
 
 def _without_repeated(result, texts):
-    """Makes hypotheses missing, and last, if a better one has the same text.
+    """Marks hypotheses as missing, and moves them last, if a better one has the same text.
 
     Args:
         result: `SearchResult` of arrays.
         texts: B lists of R strings.
+
+    Returns:
+        both in the new order.
     """
     is_repeated = np.array([[t in row[:rank] for rank, t in enumerate(row)] for row in texts])
     order = np.argsort(is_repeated, axis=1, kind="stable")

@@ -28,8 +28,14 @@ from keras_transformer.layers.parts import parts_of
 from keras_transformer.present_weights import fetch_weights
 
 # Keras's name of an activation -> CTranslate2's. Keras's "gelu" is the exact one.
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH", "tanh": "Tanh"}
-ACTIVATIONS["sigmoid"] = "Sigmoid"
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "silu": "SWISH",
+    "swish": "SWISH",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+}
 MAX_TOKENS = 1024
 VERSIONED = ("keras", "ctranslate2", "sentencepiece")
 SUPPRESSED = -1e9  # a logit; -inf would become NaN in a softmax of 16 bits
@@ -48,9 +54,8 @@ def export_ctranslate2(
     The tokens of the model are the pieces of the tokenizers. If they are SentencePiece models or
     symbols, the folder also has the tokenizers: `source.json` and `target.json`, or
     `tokenizer.json` if they are one, and SentencePiece models beside them; and
-    `folder_tokenizer.py`, plain Python that needs `sentencepiece` at most, for programs without
-    this package. CTranslate2 appends the end token to each source by itself, if
-    the model sees it.
+    `folder_tokenizer.py`, plain Python that needs at most `sentencepiece`, for programs without
+    this package. If the model sees the end token of a source, CTranslate2 appends it by itself.
 
     `load_translator` and `keras-transformer serve` translate with such a folder by the settings of
     the translator, as far as CTranslate2 has them: it divides by `n^alpha` and stops by
@@ -64,13 +69,14 @@ def export_ctranslate2(
         translator: `Translator`.
         path: path of the folder to write. A CTranslate2 model that is there is replaced, as
             `export_saved_model` does.
-        quantization: type of the weights in the file, whose values are those of the model in
-            float32, with LoRA added and int8 dequantized: `"int8"`, `"int16"`, `"float16"`,
-            `"bfloat16"`, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`. Biases, positions
+        quantization: type of the weights in the file: `"int8"`, `"int16"`, `"float16"`,
+            `"bfloat16"`, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`. They are made from
+            the model's weights in float32, with LoRA added and int8 dequantized. Biases, positions
             and layer norms stay floats. Defaults to `None`, float32.
-        max_tokens: int. The most tokens of a source, with its end token, and of a translation. Of
-            sinusoidal positions, CTranslate2 has a table, and raises an error beyond it. Learned
-            positions are those of the model. Defaults to `1024`.
+        max_tokens: int. Maximum number of tokens of a source, with its end token, and of a
+            translation. CTranslate2 reads sinusoidal positions from a table of this size, and
+            raises an error beyond it. Learned positions are as many as the model has. Defaults to
+            `1024`.
         card, examples: as in `export_saved_model`.
 
     Returns:
@@ -119,17 +125,19 @@ def export_ctranslate2(
 
 def held_settings(translator: Translator, max_tokens: int = MAX_TOKENS) -> dict[str, Any]:
     """Returns the settings by which an exported model searches; see `export_ctranslate2`."""
-    settings, most = translator.settings, num_positions(translator.model.config, max_tokens)
-    most -= bool(translator.source_tokenizer.language_ids)  # it has a position too
+    settings, config = translator.settings, translator.model.config
+    most = num_positions(config, max_tokens)
+    if translator.source_tokenizer.language_ids:
+        most -= 1  # the token of the language has a position too
     bound = min(translator.text_settings.max_source_tokens or most, most)
-    is_short = longest_target(bound, settings, translator.model.config) <= most
+    is_short = longest_target(bound, settings, config) <= most
     held = engine.held_settings(CTranslate2Engine, settings)
-    longest = {"max_source_tokens": bound, "max_length": settings.max_length if is_short else most}
-    return translator.all_settings | asdict(held) | longest
+    limits = {"max_source_tokens": bound, "max_length": settings.max_length if is_short else most}
+    return translator.all_settings | asdict(held) | limits
 
 
 def num_positions(config: Any, max_tokens: int) -> int:
-    """Returns the number of positions of an exported model; the arguments are those of it."""
+    """Returns the number of positions of an exported model: its learned ones, or `max_tokens`."""
     return learned_positions(config) or max_tokens
 
 
@@ -155,7 +163,7 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
         activation=ctranslate2.specs.Activation[ACTIVATIONS[config.activation]],
         alignment_heads=0,  # `return_attention` gives the mean of all heads of the last block
     )
-    spec.config.layer_norm_epsilon = config.layer_norm_epsilon  # without it, 1e-5
+    spec.config.layer_norm_epsilon = config.layer_norm_epsilon  # CTranslate2's default is 1e-5
     spec.encoder.embeddings[0].weight = float_weight(model.encoder.embedding, "embeddings")
     target_embeddings = float_weight(model.decoder.embedding, "embeddings")
     spec.decoder.embeddings.weight = spec.decoder.projection.weight = target_embeddings
@@ -163,15 +171,15 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
         _copy_dense(spec.decoder.projection, model.output_projection)
     if config.output_bias:
         spec.decoder.projection.bias = keras.ops.convert_to_numpy(model.output_bias)
-    for stack, ours in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
+    for stack_spec, stack in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
         if not is_relative:
             positions = np.arange(num_positions(config, max_tokens))
-            encodings = ours.embedding.encode_positions(positions)
-            stack.position_encodings.encodings = np.array(encodings)
-        for layer, block in zip(stack.layer, ours.blocks, strict=True):
+            encodings = stack.embedding.encode_positions(positions)
+            stack_spec.position_encodings.encodings = np.array(encodings)
+        for layer, block in zip(stack_spec.layer, stack.blocks, strict=True):
             _copy_block(layer, block)
         if config.normalize_first:
-            _copy_norm(stack.layer_norm, ours.layer_norm)
+            _copy_norm(stack_spec.layer_norm, stack.layer_norm)
     return spec
 
 
@@ -205,11 +213,12 @@ def _require_expressible(model):
 
 
 def _custom_classes(model):
-    """Names of the layer classes of a user, and of the model's class if it overrides `call`."""
+    """Returns the names of a user's layer classes, and of the model's if it overrides `call`."""
     modules = {type(part): type(part).__module__ for part in parts_of(model, "").values()}
     modules[type(model)] = type(model).call.__module__
-    own = "keras", "keras_transformer"
-    return sorted(c.__name__ for c, name in modules.items() if name.partition(".")[0] not in own)
+    packages = {kind: module.partition(".")[0] for kind, module in modules.items()}
+    known = "keras", "keras_transformer"
+    return sorted(kind.__name__ for kind, package in packages.items() if package not in known)
 
 
 def _copy_block(layer, block):

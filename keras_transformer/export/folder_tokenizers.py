@@ -1,4 +1,4 @@
-"""Writes the tokenizers of an exported folder, and their pieces in plain Python."""
+"""Writes the tokenizers of an exported folder, and plain Python that reads their pieces."""
 
 import shutil
 from pathlib import Path

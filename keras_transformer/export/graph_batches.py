@@ -6,15 +6,22 @@ from keras_transformer.decoding.batches import BATCH_SENTENCES, MOST_PAIRS, MOST
 
 
 def batch_rows(lengths):
-    """As `batch_rows`, in a graph; returns an int32 `RaggedTensor` `(batches, None)`."""
+    """Returns the rows of each batch, an int32 `RaggedTensor` `(batches, None)`.
+
+    As `batch_rows` of `decoding/batches.py`, in a graph.
+
+    Args:
+        lengths: int tensor `(B,)`, the length of each row.
+    """
     order = tf.argsort(lengths, stable=True)
     lengths = tf.gather(lengths, order)
 
     def add_batch(splits):
+        # For a batch of the next 1, 2, 3, ... rows: its longest row, and how many rows it may have.
         longest = tf.maximum(lengths[splits[-1] :][:BATCH_SENTENCES], 1)
-        most = tf.minimum(MOST_TOKENS // longest, MOST_PAIRS // longest**2)
+        allowed = tf.minimum(MOST_TOKENS // longest, MOST_PAIRS // longest**2)
         sizes = tf.range(1, tf.size(longest, tf.int64) + 1)
-        size = tf.maximum(tf.math.count_nonzero(sizes <= most, dtype=tf.int32), 1)
+        size = tf.maximum(tf.math.count_nonzero(sizes <= allowed, dtype=tf.int32), 1)
         return (tf.concat([splits, splits[-1:] + size], axis=0),)
 
     (splits,) = tf.while_loop(

@@ -14,5 +14,5 @@ def require_rows(is_right: tf.Tensor, message: str, *values: Any) -> tf.Operatio
         *values: tensors `(B,)`.
     """
     wrong = tf.where(~is_right)[:1, 0]
-    shown = [tf.gather(column, wrong) for column in values]
-    return tf.debugging.Assert(tf.reduce_all(is_right), [tf.strings.format(message, shown)])
+    of_wrong = [tf.gather(column, wrong) for column in values]
+    return tf.debugging.Assert(tf.reduce_all(is_right), [tf.strings.format(message, of_wrong)])

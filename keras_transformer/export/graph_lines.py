@@ -30,7 +30,8 @@ class GraphLineReader:
     def __init__(self, tokenizers: tuple[Any, Any], config: Any, settings: TextSettings) -> None:
         source, target = tokenizers
         self.languages, self.language_ids = [*source.languages], dict(source.language_ids)
-        self._source, self._target = self.sides = [*map(GraphSide, tokenizers)]
+        self.sides = [*map(GraphSide, tokenizers)]
+        self._source, self._target = self.sides
         self._tag_ids = tf.constant([*source.tag_ids], tf.int32)
         begins_word, _, _, is_inside = token_kinds(source.vocabulary)
         self._begins_word, self._is_inside = tf.constant(begins_word), tf.constant(is_inside)
@@ -57,22 +58,26 @@ class GraphLineReader:
         token_ids = self.source_ids(self.tagged(text, languages), language_ids)
         lengths = row_lengths(token_ids)
         rows = token_ids[:, : self._most + 1].to_tensor(self._config.pad_token_id)
-        kept, is_cut = self._kept(rows, lengths)
+        kept, is_cut = self._kept_lengths(rows, lengths)
         return self.with_end(tf.RaggedTensor.from_tensor(rows, kept)), is_cut
 
-    def _kept(self, rows, lengths):
-        """Returns how many tokens of each line are kept, and whether that cuts text off."""
+    def _kept_lengths(self, rows, lengths):
+        """Returns how many tokens of each line are kept, and whether that cuts text off.
+
+        `rows` have the beginnings of the lines, padded; `lengths` are those of whole lines.
+        """
         # 1 if the first token is a tag, which is no text.
         tags = tf.cast(tf.reduce_any(tf.equal(rows[:, :1], self._tag_ids), axis=1), tf.int32)
         furthest = tf.maximum(self._most - 1, tags + 1)
         position = tf.range(tf.shape(rows)[1])
         may_end = (position > tags[:, None]) & (position <= furthest[:, None])
 
-        def last(is_good):
-            good = tf.where(may_end & tf.gather(is_good, rows), position, 0)
-            return tf.reduce_max(good, axis=1)
+        def last_place(is_good):
+            """Returns the last place to cut before a token of this kind; 0 if there is none."""
+            places = tf.where(may_end & tf.gather(is_good, rows), position, 0)
+            return tf.reduce_max(places, axis=1)
 
-        word, character = last(self._begins_word), last(~self._is_inside)
+        word, character = last_place(self._begins_word), last_place(~self._is_inside)
         cut = tf.where(word > 0, word, tf.where(character > 0, character, furthest))
         is_cut = lengths > furthest
         kept = tf.where(is_cut, cut, lengths)
@@ -81,7 +86,7 @@ class GraphLineReader:
     def with_languages(self, rows: tf.RaggedTensor, language_ids: tf.Tensor) -> tf.RaggedTensor:
         """Returns rows with the tokens of their languages, int32 `(B,)`, in front.
 
-        Those with no token but the end get none.
+        Rows with no token but the end token get none.
         """
         first = tf.RaggedTensor.from_tensor(
             language_ids[:, None], tf.cast(row_lengths(rows) > 1, tf.int64)
@@ -106,7 +111,7 @@ class GraphLineReader:
 
 
 class GraphSide(tf.Module):
-    """The tokenizer of one side in a graph, as those of its languages.
+    """The tokenizer of one side in a graph, with those for languages that are split in another way.
 
     Args:
         tokenizer: `TokenizerLike` that has a `graph`.
@@ -115,16 +120,19 @@ class GraphSide(tf.Module):
     def __init__(self, tokenizer: Any) -> None:
         super().__init__()
         self._graph = tokenizer.graph
-        of_languages = [(i, tokenizer.for_language(i)) for i in tokenizer.language_ids.values()]
-        others = [(i, other.graph) for i, other in of_languages if other is not tokenizer]
-        self._languages = [i for i, _ in others]
-        self._others = [other for _, other in others]  # languages that are split in another way
+        others = {}  # of languages that are split in another way
+        for language_id in tokenizer.language_ids.values():
+            other = tokenizer.for_language(language_id)
+            if other is not tokenizer:
+                others[language_id] = other.graph
+        self._languages, self._others = [*others], [*others.values()]
 
     def token_ids(self, text: tf.Tensor, language_ids: tf.Tensor | None) -> tf.RaggedTensor:
         """Returns the ids of lines, as `encode_lines`: a line of spaces has no tokens."""
         text = tf.where(tf.strings.strip(text) == "", "", text)
         if language_ids is None or not self._languages:
             return self._graph.tokenize(text)
+        # Each graph reads the lines of its languages, and "" in place of the others.
         is_other = [language_ids == language_id for language_id in self._languages]
         parts = [self._graph.tokenize(tf.where(tf.reduce_any(is_other, axis=0), "", text))]
         for of_language, graph in zip(is_other, self._others, strict=True):

@@ -12,9 +12,10 @@ _TAG = r"(?s)^[\s\v\x1c-\x1f\x{85}\p{Z}]*(>>.*?<<)"
 
 
 def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Tensor:
-    """Returns lines with the tags of their target languages in front, each once.
+    """Returns lines with the tags of their target languages in front.
 
-    A line that begins with a tag of the model keeps it. Lines without text get none.
+    A line that begins with this tag gets no second one. If no language is asked for, a line may
+    begin with any tag of the model. Lines without text get none.
 
     Args:
         text: string tensor `(B,)`.
@@ -29,20 +30,20 @@ def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Ten
     known, tags = ", ".join(codes), [f">>{code}<<" for code in codes]
     languages = tf.broadcast_to(languages, tf.shape(text))
     asked = tf.where(languages == "", "", tf.strings.join([">>", languages, "<<"]))
-    given, rest = _split(text)
-    second, _ = _split(rest)
+    tag, after_tag = _split(text)
+    second, _ = _split(after_tag)
     is_known = _is_one_of(languages, ["", *codes])
-    is_asked = _is_one_of(given, tags) & ((asked == "") | (given == asked))
-    is_right = (given == "") | (is_asked & ~_is_one_of(second, tags))
+    is_allowed = _is_one_of(tag, tags) & ((asked == "") | (tag == asked))
+    is_right = (tag == "") | (is_allowed & ~_is_one_of(second, tags))
     lines = tf.range(tf.size(text)) + 1
     checks = [
         require_rows(is_known, UNKNOWN_LANGUAGE.format(known, "{}"), languages),
-        require_rows(is_right, WRONG_TAG.format(known, "{}", "{}"), lines, given),
+        require_rows(is_right, WRONG_TAG.format(known, "{}", "{}"), lines, tag),
     ]
     with tf.control_dependencies(checks):
-        is_tagged = (given != "") | (asked == "") | (tf.strings.strip(text) == "")
-    text = tf.where(is_tagged, text, tf.strings.join([asked, " ", text]))
-    return tf.where(given == "", text, tf.strings.join([given, rest]))
+        needs_no_tag = (tag != "") | (asked == "") | (tf.strings.strip(text) == "")
+    text = tf.where(needs_no_tag, text, tf.strings.join([asked, " ", text]))
+    return tf.where(tag == "", text, tf.strings.join([tag, after_tag]))
 
 
 def language_tokens(

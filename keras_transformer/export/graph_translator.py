@@ -30,7 +30,7 @@ from keras_transformer.export.search_tree import tree_of_model
 class GraphTranslator:
     """A translator's functions for a TensorFlow graph.
 
-    Some take token ids. The others take strings, and call them, so the file has one search.
+    Some take token ids. Those that take strings call them, so that the file has the search once.
 
     Args:
         translator: `Translator`, whose tokenizers have a `graph`.
@@ -137,17 +137,26 @@ class GraphTranslator:
         prefix_ids = self._prefixes(target_prefix, longest, targets)
         n_best, alpha = (tf.broadcast_to(option, tf.shape(longest)) for option in (n_best, alpha))
         columns, options = [token_ids, prefix_ids, *languages], [n_best, alpha, longest]
-        dtypes = {"translations": tf.string, "scores": tf.float32, "lengths": tf.int32}
-        dtypes["unfinished"] = tf.bool
+        dtypes = {
+            "translations": tf.string,
+            "scores": tf.float32,
+            "lengths": tf.int32,
+            "unfinished": tf.bool,
+        }
         most, pad = self.settings.max_hypotheses, self._config.pad_token_id
         specs = {name: tf.TensorSpec([None, most], dtype) for name, dtype in dtypes.items()}
         results = map_batches(self._translate_batch, columns, options, pad, specs)
         return results | {"truncated": is_truncated}
 
     def _translate_batch(self, token_ids, prefix_ids, *others):
+        """Returns the outputs of `translate` for a batch of rows, without `truncated`.
+
+        `others` are the column of language tokens, if the model has them, `n_best`, `alpha` and the
+        maximum lengths.
+        """
         *languages, n_best, alpha, longest = others
         most, is_distinct = self.settings.max_hypotheses, self._is_distinct
-        # Equal texts are dropped after the search, so it keeps all hypotheses, unless 1 is enough.
+        # Equal texts are dropped after the search: if several are wanted, it keeps all hypotheses.
         wanted = tf.where(n_best <= 1, 1, most) if is_distinct else n_best
         result = self.search(token_ids, prefix_ids, wanted, alpha, longest, *languages)
         texts = self._texts(result["token_ids"])
@@ -172,16 +181,16 @@ class GraphTranslator:
         """
         source = self._reader.tagged(source, tf.constant([""]))
         sources, targets = self._tokens_of(source_language, target_language, tf.size(source))
-        rows = (
-            self._reader.source_ids(source, sources),
-            self._reader.target_ids(target, targets),
-        )
-        rows = [self._reader.with_end(row) for row in rows]
-        kept, pad = [row[:, : self._longest] for row in rows], self._config.pad_token_id
-        kept[0], languages = self._with_languages(kept[0], sources, targets)
+        sides = self._reader.source_ids(source, sources), self._reader.target_ids(target, targets)
+        source_ids, target_ids = map(self._reader.with_end, sides)
+        # Longer rows are cut, so that they fit into memory; their log-prob is NaN below.
+        source_rows, target_rows = (ids[:, : self._longest] for ids in (source_ids, target_ids))
+        source_rows, languages = self._with_languages(source_rows, sources, targets)
+        columns, pad = [source_rows, target_rows, *languages], self._config.pad_token_id
         specs = {"log_prob": tf.TensorSpec([None], tf.float32)}
-        results = map_batches(self._score_batch, [*kept, *languages], [], pad, specs)
-        longest, tokens = tf.maximum(*map(row_lengths, rows)), row_lengths(rows[1])
+        results = map_batches(self._score_batch, columns, [], pad, specs)
+        tokens = row_lengths(target_ids)
+        longest = tf.maximum(row_lengths(source_ids), tokens)
         log_prob = tf.where(longest <= self._longest, results["log_prob"], float("nan"))
         perplexity = tf.exp(-log_prob / tf.cast(tokens, tf.float32))
         return {"log_prob": log_prob, "tokens": tokens, "perplexity": perplexity}
@@ -197,7 +206,7 @@ class GraphTranslator:
         return {"token_ids": rows, "lengths": row_lengths(token_ids)}
 
     def _tokens_of(self, source_language, target_language, rows):
-        """Returns the tokens of the languages of lines; `None` if the model has no such."""
+        """Returns the language tokens of sources and of targets; `None` if the model has none."""
         if not self.language_ids:
             return None, None
         codes = zip((source_language, target_language), LANGUAGES, strict=True)
@@ -244,7 +253,7 @@ class GraphTranslator:
 
 
 def _distinct(result, texts):
-    """Empties each hypothesis whose text a better one has, and moves it behind the others."""
+    """Marks hypotheses as missing, and moves them last, if a better one has the same text."""
     is_equal, ranks = texts[:, :, None] == texts[:, None, :], tf.range(tf.shape(texts)[1])
     is_repeated = tf.reduce_any(is_equal & (ranks[:, None] > ranks), axis=2)
     result["lengths"] = tf.where(is_repeated, 0, result["lengths"])

@@ -33,12 +33,12 @@ def write_model_card(
         folder: that of the model.
         translator: `Translator`.
         packages: names of the distributions whose versions the card has.
-        card: entries that take the place of others. Optional.
+        card: entries to add, or to replace others with. Optional.
         settings: those of the exported model. Defaults to those of the translator.
-        **entries: more of them, such as `engine`.
+        **entries: entries of the kind of export, such as `engine`.
     """
     search = settings or translator.all_settings
-    found = {
+    content = {
         "name": "translator",
         "source_language": None,
         "target_language": None,
@@ -57,7 +57,7 @@ def write_model_card(
         | {name: importlib.metadata.version(name) for name in packages},
         "created": datetime.date.today().isoformat(),
     }
-    (folder / "model_card.json").write_text(_json(found | (card or {}), indent=2) + "\n", "utf-8")
+    (folder / "model_card.json").write_text(_json(content | (card or {}), indent=2) + "\n", "utf-8")
 
 
 def write_examples(folder: Path, rows: Iterable[tuple[str, str, float]]) -> None:

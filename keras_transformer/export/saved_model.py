@@ -1,6 +1,6 @@
 """Exports a translator as a SavedModel that takes and returns strings, or token ids.
 
-Tokenizer, model and search are in its graph: to load it takes `tensorflow` and `tensorflow_text`,
+Tokenizer, model and search are in its graph: loading it needs `tensorflow` and `tensorflow_text`,
 but not this package.
 """
 
@@ -45,19 +45,20 @@ def export_saved_model(
       which the model computes NaN or infinity has an empty translation and the score NaN; the
       others have theirs.
     - `translate_n_best`: `text`; and the options `n_best`, int32, at most the beam; `alpha`,
-      float32; `max_length`, int32; and `target_prefix`, string: each `(B,)` or `(1,)`. Values
-      beyond a range are taken as its end. Returns `translations`, string `(B, N)`, best first, for
-      the largest `n_best`; `scores`, float32 `(B, N)`; `lengths`, int32 `(B, N)`, in tokens;
-      `truncated`; and `unfinished`, bool `(B, N)`. Missing translations are empty, with the score
-      -inf. The options have the defaults of the translator, and its beam, in
+      float32; `max_length`, int32; and `target_prefix`, string: each `(B,)` or `(1,)`. A value
+      out of its range counts as the nearest end of the range. Returns `translations`, string
+      `(B, N)`, best first, for the largest `n_best`; `scores`, float32 `(B, N)`; `lengths`, int32
+      `(B, N)`, in tokens; `truncated`; and `unfinished`, bool `(B, N)`. Missing translations are
+      empty, with the score -inf. The options have the defaults of the translator, and its beam, in
       `SignatureDef.defaults`, for TensorFlow Serving. A model of several target languages also has
-      the option `target_language`, string, such as `fra`; see
-      `Tokenizer.from_marian`. The translations
-      of a line are distinct, as `distinct_texts` of the translator says.
+      the option `target_language`, string, such as `fra`, see `Tokenizer.from_marian`; a model with
+      tokens of languages has `source_language` too. The translations of a line are distinct, if
+      `distinct_texts` of the translator is set.
     - `score`: `source` and `target`, string `(B,)`; returns `log_prob`, float32 `(B,)`, the
-      log-probability of each target with its end token; `tokens`, int32 `(B,)`, their number; and
-      `perplexity`, float32 `(B,)`. They are NaN for lines of more tokens than 2,048 or the learned
-      positions.
+      log-probability of each target with its end token; `tokens`, int32 `(B,)`, the number of
+      tokens of the target; and `perplexity`, float32 `(B,)`. `log_prob` and `perplexity` are NaN
+      for lines of more tokens than 2,048 or the learned positions. A model with tokens of languages
+      has the options `source_language` and `target_language`.
     - `tokenize`: `text`, string `(B,)`; returns `token_ids`, int32 `(B, S)`, those of the source
       without end tokens, padded, and `lengths`, int32 `(B,)`.
 
@@ -70,25 +71,30 @@ def export_saved_model(
       `(B, W)`, NaN where the model's numbers are not finite, and `log_probs`, float32 `(B, W, T)`.
       Hypotheses beyond `n_best` are missing.
     - `score_ids`: `token_ids` `(B, S)` and `target_ids` `(B, T)`; returns `log_probs`, float32
-      `(B, T)`, of each target token.
+      `(B, T)`, of each target token, 0 at padding.
     - `detokenize`: `token_ids`, int32 `(B, T)`, those of the target; returns `text`, string `(B,)`.
     - `attend`, with `inspect=True`: `token_ids` and `target_ids`; returns the attention scores of L
       blocks and N heads: `encoder`, float32 `(B, L, N, S, S)`, `decoder` `(B, L, N, T, T)` and
       `encoder_decoder` `(B, L, N, T, S)`.
     - `search_tree`, with `inspect=True`: `token_ids` `(B, S)`; returns the active hypotheses after
       each of T steps: `token_ids`, int32 `(B, T, W)`, the last of each; `parents`, int32
-      `(B, T, W)`, the slot of the step before that each extends; `log_probs`, float32 `(B, T, W)`,
-      -inf in empty slots; and `is_winner`, bool `(B, T, W)`, whether the translation begins so.
+      `(B, T, W)`, the slot of the previous step that each one extends; `log_probs`, float32
+      `(B, T, W)`, -inf in empty slots; and `is_winner`, bool `(B, T, W)`, whether the translation
+      begins with this hypothesis.
+
+    With tokens of languages, `search` and `score_ids` also take `language_ids`, int32 `(B, 1)`, the
+    token of each translation's language; a row of `token_ids` begins with that of the source's.
 
     The functions are also attributes of the loaded object: `serve`, which is `serving_default`,
     and the others by their names; there, options have their defaults in Python too.
 
     A call with a scalar or a matrix of strings raises an `InvalidArgumentError` that names the
-    shape. So do a prefix that leaves no room for another token within the maximum length, a
-    `target_language` that the model does not have, and a line that begins with another tag.
+    shape. The same error is raised for a prefix that leaves no room for another token within the
+    maximum length, a `target_language` that the model does not have, and a line that begins with
+    another tag.
 
-    It searches by the settings of the translator, but for those of text: it neither splits lines
-    nor protects text. A line of more than `max_source_tokens` tokens is cut at a word, whatever
+    The SavedModel searches by the settings of the translator, but it neither splits lines nor
+    protects text. A line of more than `max_source_tokens` tokens is cut at a word, whatever
     `on_too_long` is, and `truncated` says so. `load_translator(path)` splits, protects and refuses
     as the translator does, above the signatures of token ids.
 
@@ -119,7 +125,8 @@ def export_saved_model(
 
     Raises:
         TypeError: if the `graph` of a tokenizer is not a `tf.Module`.
-        ValueError: if `inspect` is asked for of a model with tokens of languages.
+        ValueError: if `inspect` is True for a model with tokens of languages, or Keras does not
+            run on TensorFlow.
         FileExistsError: if `path` exists and is not a SavedModel.
         OSError: if it cannot be written; `path` is unchanged.
 
@@ -153,7 +160,7 @@ def export_saved_model(
         tf.saved_model.save(module, str(written), module.functions)
         described = _described(written, module.functions)
         entries: dict[str, Any] = {"engine": ENGINE, "signatures": described}
-        # What draws its tokens has one hypothesis, whatever its beam.
+        # With a sampler there is one hypothesis, whatever `beam_size` is.
         settings = translator.all_settings | {"beam_size": translator.settings.max_hypotheses}
         write_model_card(written, translator, VERSIONED, card, settings, **entries)
         write_tokenizers(written, translator.tokenizers)
@@ -177,7 +184,7 @@ def _require_graphs(translator):
 
 
 def _described(folder, names):
-    """Reads the file: to ask a function would trace it once more."""
+    """Returns inputs and outputs of signatures, from the file: asking a function would trace it."""
     saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     signatures = saved.meta_graphs[0].signature_def
     return {

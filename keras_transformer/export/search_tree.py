@@ -18,15 +18,16 @@ def tree_of_model(
     max_lengths: tf.Tensor,
     settings: SearchSettings,
 ) -> tuple[tf.Tensor, ...]:
-    """Searches, and returns the active hypotheses after each step; without those that ended.
+    """Searches, and returns the active hypotheses after each step, without those that ended.
 
     Args:
         model, encoder_token_ids, max_lengths, settings: as in `make_model_search`.
 
     Returns:
-        int32 tensor, the last token of each hypothesis; int32: hypothesis w of step t extends
-        hypothesis `parents[b, t, w]` of step t - 1; float32, the log-probs, -inf in empty slots;
-        and bool, whether the best hypothesis of all begins with it: each `(B, T, W)`.
+        four tensors `(B, T, W)`: int32, the last token of each hypothesis; int32 `parents`, where
+        hypothesis w of step t extends hypothesis `parents[b, t, w]` of step t - 1; float32, the sum
+        of the log-probs of its tokens, -inf in empty slots; and bool, whether the best hypothesis
+        of the sentence begins with it.
     """
     search, inputs = make_model_search(model, encoder_token_ids, max_lengths, settings)
     state = search.first_state(*inputs)
@@ -37,8 +38,12 @@ def tree_of_model(
         was_done = state.sentences.done[:, None]
         state = search.step(index, state)
         totals = tf.where(was_done, IMPOSSIBLE, state.totals)
-        pairs = zip(tree, (state.last_token_ids, state.parents, totals), strict=True)
-        return index + 1, state, tuple(tf.concat([a, b[:, None]], axis=1) for a, b in pairs)
+        last = state.last_token_ids, state.parents, totals
+        tree = tuple(
+            tf.concat([steps, step[:, None]], axis=1)
+            for steps, step in zip(tree, last, strict=True)
+        )
+        return index + 1, state, tree
 
     _, state, tree = tf.while_loop(
         lambda index, state, tree: ~tf.reduce_all(state.sentences.done),
@@ -61,13 +66,13 @@ def _is_on_path(best, token_ids, parents, totals):
     is_next = active & (token_ids == best[:, : tf.shape(active)[1], None])
     start = tf.broadcast_to(tf.range(slots) == 0, [tf.shape(active)[0], slots])
 
-    def extend(is_before, step):
+    def extend(is_on_path, step):
         parents, is_next = step
-        return tf.gather(is_before, parents, batch_dims=1) & is_next
+        return tf.gather(is_on_path, parents, batch_dims=1) & is_next
 
     # (B, T, W) -> (T + 1, B, W): `scan` needs at least one step.
     steps = [
-        tf.pad(tf.transpose(each, [1, 0, 2]), [[0, 1], [0, 0], [0, 0]])
-        for each in (parents, is_next)
+        tf.pad(tf.transpose(tensor, [1, 0, 2]), [[0, 1], [0, 0], [0, 0]])
+        for tensor in (parents, is_next)
     ]
     return tf.transpose(tf.scan(extend, steps, start)[:-1], [1, 0, 2])

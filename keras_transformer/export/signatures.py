@@ -55,7 +55,7 @@ def _languages(translator):
 
 
 def _translations(graph, translator):
-    """`serve` and `translate_n_best`. Both call one graph, which is in the SavedModel once."""
+    """Returns `serve` and `translate_n_best`. Both call one graph: the SavedModel has it once."""
     settings = graph.settings
     defaults = {
         **_languages(translator),
@@ -79,10 +79,10 @@ def _translations(graph, translator):
 
     def translate_n_best(text, **options):
         outputs = translate(text, **defaults | options)
-        longest = tf.clip_by_value(tf.reduce_max(options["n_best"]), 1, settings.max_hypotheses)
+        most = tf.clip_by_value(tf.reduce_max(options["n_best"]), 1, settings.max_hypotheses)
         truncated = outputs.pop("truncated")
-        cut = {name: values[:, :longest] for name, values in outputs.items()}
-        return cut | {"truncated": truncated}
+        ranks = {name: values[:, :most] for name, values in outputs.items()}
+        return ranks | {"truncated": truncated}
 
     options = dict(defaults)
     if not graph.language_ids:
@@ -106,7 +106,7 @@ def _of_strings(method, *texts, **options):
 
     Args:
         method: callable that takes the vectors as keyword arguments, and returns a dict of outputs.
-        *texts: names of vectors of strings.
+        *texts: names of the vectors of strings that have no default.
         **options: the defaults of the others.
     """
     empty = inspect.Parameter.empty
@@ -127,7 +127,7 @@ def _of_strings(method, *texts, **options):
 
 
 def _vectors(tensors, options):
-    """Returns tensors; raises, when the graph runs, unless each is a vector with a row for a line.
+    """Returns tensors; raises, when the graph runs, unless each is a vector with a row per line.
 
     A loaded signature does not check it.
 
@@ -135,7 +135,8 @@ def _vectors(tensors, options):
         tensors: dict of tensors by name; the first has the lines.
         options: names of those that may have one row for all lines.
     """
-    checks, (text, *_) = [], tensors.values()
+    text, *_ = tensors.values()
+    checks = []
     for name, tensor in tensors.items():
         shape, rows = tf.shape(tensor), tf.size(tensor)
         may_be_one = name in options

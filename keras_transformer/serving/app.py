@@ -35,7 +35,7 @@ def build_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        # Python runs one at a time anyway, and the event loop waits for its turn among them.
+        # Python runs one thread at a time, and the event loop has to wait for its turn among them.
         anyio.to_thread.current_default_thread_limiter().total_tokens = TEXT_THREADS
         async with service.running():
             yield

@@ -146,7 +146,7 @@ class Batcher:
             # If the caller is gone, or one of its rows failed, nobody reads the other answers.
             for entry in waiting:
                 entry.answer.cancel()
-            self._keep(_unanswered(self._queues.get(client, ())), client)
+            self._set_queue(client, _unanswered(self._queues.get(client, ())))
 
     def fail(self, error: Exception) -> None:
         """Raises an error in all callers, also in those whose rows are running."""
@@ -172,9 +172,9 @@ class Batcher:
             await self._next_arrival(None)
         began = asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
-            while len(self._in_turn()) < self._max_batch:
+            while len(self._rows_in_turn()) < self._max_batch:
                 await self._next_arrival(began + self._wait(began + self._max_wait))
-        rows = self._in_turn()  # again, because callers may have left
+        rows = self._rows_in_turn()  # again, because callers may have left
         share = math.ceil(len(rows) / (self._workers - len(self._running)))
         longest = itertools.accumulate((entry.row.length for entry in rows), max)
         fit = sum(n * length <= MAX_BATCH_LENGTH for n, length in enumerate(longest, 1))
@@ -192,12 +192,12 @@ class Batcher:
         """Takes a batch out of the queues; the turn is that of its first row's client."""
         queues = self._queues_in_turn()
         self._last_client = batch[0].client
-        # Without effect if this row is in the batch, which leaves the queues below.
+        # Has no effect if the batch takes this row out of the queue.
         self._queues[self._last_client][0].was_passed_over = True
         left = ([entry for entry in queue if entry not in batch] for queue in queues)
         self._queues = {queue[0].client: queue for queue in left if queue}
 
-    def _keep(self, queue, client):
+    def _set_queue(self, client, queue):
         """Sets the waiting rows of a client; a client without rows has no turn."""
         if queue:
             self._queues[client] = queue
@@ -214,13 +214,14 @@ class Batcher:
         clients = sorted(self._queues, key=lambda client: client == self._last_client)
         return [self._queues[client] for client in clients]
 
-    def _in_turn(self):
+    def _rows_in_turn(self):
         """Returns the rows that may be in the next batch, in the order in which they join it."""
         if not (queues := self._queues_in_turn()):
             return []
         leader = _leader(queues[0])
-        lines = [_joining(queue, leader) for queue in queues]
-        return [entry for line in itertools.zip_longest(*lines) for entry in line if entry]
+        candidates = [_joining(queue, leader) for queue in queues]
+        turns = itertools.zip_longest(*candidates)  # one row of each client, while it has some
+        return [entry for turn in turns for entry in turn if entry]
 
     async def _answer(self, batch):
         if not batch:

@@ -1,4 +1,4 @@
-"""What the protocols share: the body of a request, its client, and that a client may leave."""
+"""What the protocols share: reading a body, who the client is, and whether it has left."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.forms import UTF_8, charset_of, read_form
 
 MAX_FORM_FIELDS = 16  # besides the lines
-LARGE_BODY = 2**16  # bytes, whose JSON can take the event loop half a millisecond
+LARGE_BODY = 2**16  # bytes; parsing so much JSON can hold the event loop for half a millisecond
 
 
 class LargeBodies:
@@ -42,7 +42,7 @@ async def json_object(request: Request) -> dict[str, Any]:
     """Returns the body, a JSON object.
 
     Raises:
-        RequestError: if it is too large or something else.
+        RequestError: if the body is too large, arrives too slowly, or is not a JSON object.
     """
     return await _parsed(request, await _body(request))
 
@@ -77,7 +77,8 @@ async def json_or_form(request: Request) -> dict[str, Any]:
     A repeated `q` is a list. A field of the body replaces one of the query.
 
     Raises:
-        RequestError: if it is too large, not UTF-8 or something else.
+        RequestError: if the body is too large, arrives too slowly, is not UTF-8, or is neither a
+            JSON object nor a form; or if a form or query has too many fields.
     """
     content_type = request.headers.get("content-type") or "application/json"
     kind, options = parse_options_header(content_type)
@@ -107,17 +108,17 @@ async def _body(request):
 
 
 async def _received(request, limit):
-    kept, received = [], 0
+    chunks, received = [], 0
     async for chunk in request.stream():
         received += len(chunk)
         # The rest is read too: a client that is still sending when the connection closes does not
         # see the answer.
         if received <= limit:
-            kept.append(chunk)
+            chunks.append(chunk)
     if received > limit:
         must = f"The body may have at most {limit} bytes. Received: {received}."
         raise RequestError(413, f"{must} Send the lines in several requests.")
-    return b"".join(kept)
+    return b"".join(chunks)
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
@@ -145,9 +146,9 @@ async def _client_is_gone(request):
 
 
 def client_of(request: Request) -> Hashable:
-    """Returns what counts as a client: an address of IPv4, or 2^64 addresses of IPv6.
+    """Returns what counts as a client: an address of IPv4, or a network of 2^64 addresses of IPv6.
 
-    A user of IPv6 has so many, and could use another one for each request.
+    One user of IPv6 has a whole network, and could use another address for each request.
     """
     host = request.client.host if request.client else ""
     try:

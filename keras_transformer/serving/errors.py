@@ -4,12 +4,12 @@ import reprlib
 
 
 class RequestError(ValueError):
-    """An answer other than 200.
+    """Raised to answer a request with an error.
 
     Args:
         status: int, the HTTP status: 4xx, or 503 with `Retry-After`.
         message: str for the client: what must hold, what to do.
-        received: the value of the client that the message ends with. Optional.
+        *received: a value of the client, which is added to the message. Optional.
     """
 
     def __init__(self, status: int, message: str, *received: object) -> None:

@@ -29,7 +29,8 @@ def read_form(body: bytes, max_fields: int, boundary: bytes | None = None) -> di
             `None` reads the body as URL-encoded.
 
     Raises:
-        RequestError: if it has too many fields, is not UTF-8 or not a form.
+        RequestError: if it has too many fields, repeats one other than `q`, is not UTF-8 or not a
+            form.
     """
     fields: dict[str, list[str]] = {}
     try:
@@ -59,16 +60,16 @@ def _multipart(body, max_fields, boundary):
     """Yields the name, empty if it has none, and the text of each field."""
     if not boundary:
         raise RequestError(400, "The content type of a multipart form must name its boundary.")
-    parts = _Parts(max_fields)
+    form = _MultipartForm(max_fields)
     try:
-        parser = MultipartParser(boundary, parts.callbacks(), max_header_size=MAX_HEADER_BYTES)
+        parser = MultipartParser(boundary, form.callbacks(), max_header_size=MAX_HEADER_BYTES)
         parser.write(body)
     except FormParserError as error:
         raise RequestError(400, f"The body must be a multipart form: {error}.") from error
-    if not parts.are_complete:
+    if not form.is_complete:
         message = f"A multipart form must end with its boundary. Received: {len(body)} bytes."
         raise RequestError(400, message)
-    for headers, content in parts.found:
+    for headers, content in form.parts:
         _, options = parse_options_header(headers.get("content-type"))
         charset = charset_of(options)
         encoding = headers.get("content-transfer-encoding", "8bit").lower()
@@ -79,15 +80,15 @@ def _multipart(body, max_fields, boundary):
         yield options.get(b"name", b"").decode(), bytes(content).decode()
 
 
-class _Parts:
-    """Headers and content of the parts of a multipart form.
+class _MultipartForm:
+    """Collects the parts of a multipart form: the headers and the content of each.
 
     Starlette's `request.form()` would read what is not UTF-8 as Latin-1.
     """
 
     def __init__(self, max_parts):
-        self.found = []
-        self.are_complete = False
+        self.parts = []
+        self.is_complete = False  # whether the last boundary was read
         self._max_parts = max_parts
         self._name, self._value = bytearray(), bytearray()  # of the header that is being read
 
@@ -97,23 +98,23 @@ class _Parts:
             "on_header_field": lambda data, start, end: self._name.extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
             "on_header_end": self._end_header,
-            "on_part_data": lambda data, start, end: self.found[-1][1].extend(data[start:end]),
+            "on_part_data": lambda data, start, end: self.parts[-1][1].extend(data[start:end]),
             "on_end": self._end,
         }
 
     def _begin(self):
-        if len(self.found) == self._max_parts:
+        if len(self.parts) == self._max_parts:
             raise _too_many(self._max_parts)
-        self.found.append(({}, bytearray()))
+        self.parts.append(({}, bytearray()))
 
     def _end_header(self):
-        headers, _ = self.found[-1]
+        headers, _ = self.parts[-1]
         headers[self._name.decode("latin-1").lower()] = self._value.decode("latin-1").strip()
         self._name.clear()
         self._value.clear()
 
     def _end(self):
-        self.are_complete = True
+        self.is_complete = True
 
 
 def _too_many(max_fields):

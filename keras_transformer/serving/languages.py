@@ -5,7 +5,7 @@ from typing import Any
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.texts import is_language, language_tag
 
-# The names of languages for people; other languages are shown by their code.
+# Names of languages, for people; a language that is not here is shown by its code.
 NAMES = {
     **{"ar": "Arabic", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek"},
     **{"en": "English", "es": "Spanish", "fi": "Finnish", "fr": "French", "he": "Hebrew"},

@@ -45,25 +45,25 @@ async def translate(request: Request) -> JSONResponse:
     asked = asked_languages(card, fields.get("source"), fields.get("target"))
     alternatives = _alternatives(fields)
     form = fields.get("format") or "text"
-    apart: list[tuple[list[str], Fill]] = []
+    split_texts: list[tuple[list[str], Fill]] = []
 
     def lines() -> list[str]:
-        apart.extend(_apart(texts, form))
-        return [line for lines, _ in apart for line in lines]
+        split_texts.extend(_split(texts, form))
+        return [line for lines, _ in split_texts for line in lines]
 
     translator = service.text_translator
     n_best = min(alternatives + 1, translator.settings.max_hypotheses)
     work = service.translate(lines, client_of(request), translator, n_best=n_best, **asked)
     hypotheses = await unless_gone(request, work)
     request.state.rows = len(hypotheses)
-    ranks = _together(apart, hypotheses)  # strings are joined, faster than a thread would begin
+    ranks = _joined(split_texts, hypotheses)  # in no thread: starting one would take longer
     answer = {"translatedText": [best for best, *_ in ranks]}
     if alternatives:
         answer["alternatives"] = [others for _, *others in ranks]
     if fields.get("source") == ANY_SOURCE and detected(card):
         answer["detectedLanguage"] = detected(card) * len(texts)
     is_list = isinstance(fields["q"], list)
-    return JSONResponse(answer if is_list else {name: one for name, (one,) in answer.items()})
+    return JSONResponse(answer if is_list else {name: value for name, (value,) in answer.items()})
 
 
 def _texts(fields, limits):
@@ -79,20 +79,20 @@ def _texts(fields, limits):
     return texts
 
 
-def _apart(texts, form):
-    """Returns the lines of each text, which are translated, and what puts translations in."""
+def _split(texts, form):
+    """Returns for each text the lines to translate, and the function that puts translations in."""
     if form not in ("text", "html"):
         raise RequestError(400, "`format` must be 'text' or 'html'.", form)
     if form == "html" and sys.version_info < (3, 11, 5):  # wrong matches of possessive groups
         raise RequestError(400, "`format` must be 'text': 'html' needs Python 3.11.5.", form)
-    lines_of = of_html if form == "html" else of_text
-    return [lines_of(text) for text in texts]
+    split_text = of_html if form == "html" else of_text
+    return [split_text(text) for text in texts]
 
 
-def _together(apart, hypotheses):
-    """Returns the ranks of each text, see `_filled`, whose lines have these translations."""
-    rest = iter([[hypothesis.text for hypothesis in ranks] for ranks in hypotheses])
-    return [_filled(fill, [next(rest) for _ in lines]) for lines, fill in apart]
+def _joined(split_texts, hypotheses):
+    """Returns the translations of each text, best first, from the hypotheses of all lines."""
+    ranks_of_lines = iter([[hypothesis.text for hypothesis in ranks] for ranks in hypotheses])
+    return [_filled(fill, [next(ranks_of_lines) for _ in lines]) for lines, fill in split_texts]
 
 
 def _alternatives(fields):
@@ -104,10 +104,15 @@ def _alternatives(fields):
     return value
 
 
-def _filled(fill, texts):
-    """Returns a text for each rank: its translations of each line, or the best if there is none."""
-    ranks = range(max(map(len, texts), default=1))
-    return [fill([line[k] if k < len(line) else line[0] for line in texts]) for k in ranks]
+def _filled(fill, lines):
+    """Returns a text for each rank k: of the k-th translation of each line, or else of its best.
+
+    `lines` has the translations of each line, best first.
+    """
+    texts = []
+    for k in range(max(map(len, lines), default=1)):
+        texts.append(fill([ranks[k] if k < len(ranks) else ranks[0] for ranks in lines]))
+    return texts
 
 
 routes = [

@@ -1,4 +1,7 @@
-"""What one request, and all waiting requests together, may hold. Without NumPy, for `--help`."""
+"""What one request, and all waiting requests together, may hold.
+
+Does not import NumPy, so that `--help` is fast.
+"""
 
 import dataclasses
 from collections.abc import Iterable, Sized
@@ -10,7 +13,7 @@ from keras_transformer.settings import Settings, setting
 if TYPE_CHECKING:
     from keras_transformer.decoding.request import Request
 
-# A line may have so many times `max_line_chars` before it is split into sentences.
+# A line may have this many times `max_line_chars` characters before it is split into sentences.
 LONGEST_PARAGRAPH = 8
 
 
@@ -48,33 +51,28 @@ class Limits(Settings):
         """Raises `RequestError` if a request has too many lines."""
         if lines > self.max_lines:
             must = f"A request may have at most {self.max_lines} lines. Received: {lines}."
-            cure = "In /translate, sentences count, and the text around what is protected."
-            cure += " Send several requests."
-            raise RequestError(413, f"{must} {cure}")
+            counted = "In /translate, sentences count, and the text around what is protected."
+            raise RequestError(413, f"{must} {counted} Send several requests.")
 
     def check_texts(self, lines: list[str]) -> None:
         """Raises `RequestError` if lines are too large to be read: tokenized, split, protected.
 
-        That takes time in proportion to the characters, and other requests wait meanwhile.
+        Reading takes time in proportion to the characters, and other requests wait meanwhile.
         """
         self.check_lines(len(lines))
         longest, total = max(map(len, lines), default=0), sum(map(len, lines))
-        most, most_together = (
-            LONGEST_PARAGRAPH * self.max_line_chars,
-            self.max_lines * self.max_line_chars,
-        )
+        most = LONGEST_PARAGRAPH * self.max_line_chars
+        most_together = self.max_lines * self.max_line_chars
         if longest > most or total > most_together:
             must = f"A line may have at most {most} characters before it is split into sentences"
-            received = f"Received: a line of {longest}, together {total}"
-            raise RequestError(
-                413,
-                f"{must}, all lines together {most_together}. {received}. Send several requests.",
-            )
+            must += f", all lines together {most_together}."
+            received = f"Received: a line of {longest}, together {total}."
+            raise RequestError(413, f"{must} {received} Send several requests.")
 
     def check_longest(self, lines: Iterable[Sized], prefixes: Iterable[Sized] = ()) -> None:
-        """Raises `RequestError` if a line, which is translated as it is, is too long.
+        """Raises `RequestError` if a line that is translated as a whole is too long.
 
-        A prefix is translated with its line, so both are counted together.
+        A prefix is translated with its line, so the longest line and the longest prefix are added.
         """
         longest = sum(max(map(len, texts), default=0) for texts in (lines, prefixes))
         if longest > self.max_line_chars:
@@ -83,13 +81,13 @@ class Limits(Settings):
             raise RequestError(413, f"{must} Received: a line of {longest}. {cure}")
 
     def check_request(self, request: "Request") -> None:
-        """Raises `RequestError` if what lines were split into is too much for one request."""
+        """Raises `RequestError` if the parts of the lines are too many, or one is too long."""
         parts = [part.text for line in request.lines for part in line.parts]
         self.check_lines(len(parts))
         self.check_longest(parts, request.prefixes or ())
 
     def check_square(self, lines: int, longest: int) -> None:
-        """Raises `RequestError` if an answer is too large, which is padded on two axes."""
+        """Raises `RequestError` if an answer that is padded on two axes would be too large."""
         if lines * longest > self.max_line_chars:
             must = f"The number of lines times the longest may be at most {self.max_line_chars}."
             received = f"Received: {lines} * {longest}. Send fewer lines in a request."

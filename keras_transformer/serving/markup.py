@@ -62,25 +62,28 @@ def of_html(text: str) -> tuple[list[str], Fill]:
     """
     if not next(MARKUP.finditer(text))[0] and html.unescape(text) == text:
         return of_text(text, lambda line: re.sub("<(?=[a-zA-Z/!?])", "&lt;", line))
-    lines, kept, end, spaces = [], [], 0, ""
+    lines = []
+    before = []  # what is kept before each line
+    end, opening = 0, ""  # where the previous text ends; its spaces and opening marks there
     for start, stop in _between_tags(text):
         inner = html.unescape(text[start:stop])
         if LETTER.search(inner):
             closing = next(BEHIND_TAG.finditer(inner))[0]  # at the beginning, perhaps empty
             words = without_opening(inner)
             lines.append(" ".join(words[len(closing) :].split()))
-            kept.append(spaces + text[end:start] + closing)
-            end, spaces = stop, inner[len(words) :]
-    rest = spaces + text[end:]
+            before.append(opening + text[end:start] + closing)
+            end, opening = stop, inner[len(words) :]
+    behind_all = opening + text[end:]
 
     def fill(translations):
         escaped = [html.escape(line, quote=False) for line in translations]
-        return "".join(map("".join, zip(kept, escaped, strict=True))) + rest
+        return "".join(map("".join, zip(before, escaped, strict=True))) + behind_all
 
     return lines, fill
 
 
 def _between_tags(text: str) -> Iterator[tuple[int, int]]:
+    """Yields the spans between tags, without the contents of elements that are kept."""
     end, kept = 0, _Kept()
     for token in MARKUP.finditer(text):
         if not kept.names and end < token.start():
@@ -94,7 +97,7 @@ class _Kept:
     """The open elements from the outermost one on whose contents are kept.
 
     Attributes:
-        names: list of their names, but for elements inside that end no other.
+        names: list of their names, without inner elements whose tags end no other element.
     """
 
     def __init__(self) -> None:

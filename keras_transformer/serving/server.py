@@ -22,7 +22,7 @@ from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.service import Service
 from keras_transformer.serving.signature import signatures_of
 
-# Within 25 s after SIGTERM: Kubernetes kills a process after 30 s, and others can be told to.
+# The process ends within 25 s after SIGTERM, because Kubernetes kills it after 30 s.
 DRAIN_SECONDS, EXIT_SECONDS = 20, 24
 WARM_UP_WORDS = (1, 8, 32)
 
@@ -76,8 +76,8 @@ def serve(
         ws="none",
     )
     server = _Server(config, service)
-    # Uvicorn raises the signal again when it has ended. Then SIGTERM would end this process with
-    # an error, so its handler stays; it is also there before Uvicorn's.
+    # Uvicorn raises the signal again when it has ended: without this handler, SIGTERM would end the
+    # process with an error. It also acts before Uvicorn sets its own.
     signal.signal(signal.SIGTERM, server.handle_exit)
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])

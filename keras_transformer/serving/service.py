@@ -1,4 +1,4 @@
-"""What the protocols ask: a translator whose rows of all requests run in common batches.
+"""`Service`: a translator for the protocols. Rows of concurrent requests run in common batches.
 
 Text is read and joined in threads, off the event loop; other threads run the batches of rows.
 """
@@ -145,7 +145,7 @@ class Service:
             limits.check_request(request)
             return request
 
-        with _mistakes():
+        with _request_errors():
             with self._batcher.announced():
                 first = await run_in_threadpool(read)
             request: Request | None = first
@@ -167,7 +167,7 @@ class Service:
     async def score(
         self, sources: list[str], targets: list[str], client: Hashable = None
     ) -> list[Hypothesis]:
-        """Returns the scores of given translations; arguments and errors are as of `translate`."""
+        """Returns the scores of given translations; `client` and errors are as in `translate`."""
         columns = await self._pairs(sources, targets)
         async with self._time_limit():
             return await self._submit(Score(), columns, client)
@@ -179,7 +179,7 @@ class Service:
 
         Args:
             sources, targets, client: as in `score`.
-            most: int, tokens that are looked at of each.
+            most: int. Maximum number of tokens of each; later ones are left out.
 
         Returns:
             list of int arrays `(S,)`, `(T,)` and float32 arrays `(T, S)`: the mean of the decoder's
@@ -194,7 +194,7 @@ class Service:
         """Returns what the search does with each line: `SearchTree` of `Engine.search_tree`."""
         self.limits.check_texts(lines)
         options: dict[str, Any] = {"on_too_long": "truncate", "split": "lines", "protect": ()}
-        with _mistakes():
+        with _request_errors():
             request = await run_in_threadpool(self.translator.request, lines, **options)
         async with self._time_limit():
             return await self._submit(Trees(), request.columns, client)
@@ -202,7 +202,7 @@ class Service:
     async def _pairs(self, sources, targets):
         for texts in (sources, targets):
             self.limits.check_texts(texts)
-        with _mistakes():
+        with _request_errors():
             return await run_in_threadpool(self.translator.pairs, sources, targets)
 
     @contextlib.asynccontextmanager
@@ -218,15 +218,17 @@ class Service:
     async def _submit(self, work, columns, client):
         """Returns what some `Work` finds for each row of `columns`.
 
-        A few lines may have more pieces than the queue has room for: they go one part after the
-        other.
+        A few lines may have more pieces than the queue has room for, so at most `max_lines` rows
+        are submitted at once.
         """
         values = list(zip(*columns, strict=True))
         rows = [Row(work, sum(map(len, value)), value) for value in values]
         most = self.limits.max_lines
-        parts = [rows[start : start + most] for start in range(0, len(rows), most)]
+        answers: list[Any] = []
         try:
-            return [answer for part in parts for answer in await self._batcher.submit(part, client)]
+            for start in range(0, len(rows), most):
+                answers += await self._batcher.submit(rows[start : start + most], client)
+            return answers
         except QueueFull as error:
             waiting = f"{self._batcher.queue_length} lines wait for the model."
             raise RequestError(503, f"{waiting} Try again when others are answered.") from error
@@ -234,31 +236,32 @@ class Service:
     async def _load_and_work(self):
         loop = asyncio.get_running_loop()
         try:
-            made = await loop.run_in_executor(self._threads, self._load_translators)
-            self._translator, self._text_translator = made
+            translators = await loop.run_in_executor(self._threads, self._load_translators)
+            self._translator, self._text_translator = translators
             await self._batcher.work()
         except Exception as error:  # the server ends when `failure` is set
             self.failure = error
             self._batcher.fail(RequestError(503, _FAILED))
 
     def _load_translators(self):
-        """Returns what `translator` and `text_translator` are."""
-        made = self._load()
+        """Returns `translator` and `text_translator`."""
+        translator = self._load()
         if not self._settings:
-            return made, made
-        return made, Translator(made.engine, **made.all_settings | self._settings)
+            return translator, translator
+        settings = translator.all_settings | self._settings
+        return translator, Translator(translator.engine, **settings)
 
     def _run_batch(self, work, values):
         """Runs rows of equal `Work`; `values` have the ids of each."""
         self.metrics.rows.labels(work.name).inc(len(values))
         self.metrics.batch_rows.observe(len(values))
-        with _mistakes():
+        with _request_errors():
             return work.run(self.translator, values)
 
 
 @contextlib.contextmanager
-def _mistakes():
-    """Makes errors of a translator the client's: 400 if it refuses the input, 503 if it fails."""
+def _request_errors():
+    """Turns a translator's errors into `RequestError`: 400 if it refuses the input, else 503."""
     try:
         yield
     except RequestError:

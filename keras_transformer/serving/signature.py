@@ -48,7 +48,7 @@ class Spec:
 
 
 TEXT, NUMBER, COUNT, FLAG = map(Spec, ("string", "float32", "int32", "bool"))
-TEXTS, NUMBERS, COUNTS, FLAGS = (Spec(one.dtype, 2) for one in (TEXT, NUMBER, COUNT, FLAG))
+TEXTS, NUMBERS, COUNTS, FLAGS = (Spec(spec.dtype, 2) for spec in (TEXT, NUMBER, COUNT, FLAG))
 
 Call = Callable[..., Awaitable[list[tuple]]]  # (service, client, **columns) -> a tuple for each row
 
@@ -107,7 +107,7 @@ class Signature:
         return {name: to_json(list(column), spec) for (name, spec), column in pairs}
 
     def _check_sizes(self, limits, values):
-        """Raises `RequestError` if there is too much, before anything else is looked at."""
+        """Raises `RequestError` if values are too many or too long, before anything is computed."""
         lists = {name: value for name, value in values.items() if isinstance(value, list)}
         limits.check_lines(max(map(len, lists.values()), default=0))
 
@@ -117,7 +117,7 @@ class Signature:
         limits.check_longest(with_length(self.required), with_length(self.options))
 
     def _columns(self, values):
-        """Returns what each line has of each input: what was given, or the default."""
+        """Returns inputs with an element for each line; missing ones have their defaults."""
         columns = {name: checked(name, value, self.inputs[name]) for name, value in values.items()}
         lines = len(columns[self.required[0]])
         columns = {name: [value] for name, value in self.options.items()} | columns
@@ -172,7 +172,7 @@ def to_json(rows: list, spec: Spec) -> list:
 
 
 def _longest(rows, axes):
-    """Returns the greatest length of the lists in `rows`, then in these, for so many axes."""
+    """Returns the greatest lengths of the lists in `rows`, then of those in these, `axes` times."""
     if not axes:
         return []
     below = [value for row in rows for value in row]
@@ -220,13 +220,14 @@ async def _translate_n_best(service, client, text, **options):
             max_length=SearchSettings.rule("max_length").nearest(arguments["max_length"]),
         )
 
-    groups = await asyncio.gather(*(translate(*place) for place in places.items()))
+    requests = [translate(asked, numbers) for asked, numbers in places.items()]
+    groups = await asyncio.gather(*requests)
     answers: list[Any] = [None] * len(text)
     for numbers, of_group in zip(places.values(), groups, strict=True):
         for number, ranks in zip(numbers, of_group, strict=True):
-            columns = [(h.text, h.score, len(h.tokens), h.unfinished) for h in ranks]
-            line = ranks[0].dropped_tokens > 0, ranks[0].protected
-            answers[number] = *zip(*columns, strict=True), *line
+            by_rank = [(h.text, h.score, len(h.tokens), h.unfinished) for h in ranks]
+            of_line = ranks[0].dropped_tokens > 0, ranks[0].protected
+            answers[number] = *zip(*by_rank, strict=True), *of_line
     return answers
 
 
@@ -257,15 +258,16 @@ async def _align(service, client, text, target):
     source_names, target_names = (
         tokenizer.vocabulary for tokenizer in service.translator.tokenizers
     )
+    attended = await service.attend(text, target, LONGEST_ALIGNED, client)
     return [
         (
             scores.tolist(),
-            [source_names[i] for i in source],
-            [target_names[i] for i in to],
-            len(source),
-            len(to),
+            [source_names[i] for i in source_ids],
+            [target_names[i] for i in target_ids],
+            len(source_ids),
+            len(target_ids),
         )
-        for source, to, scores in await service.attend(text, target, LONGEST_ALIGNED, client)
+        for source_ids, target_ids, scores in attended
     ]
 
 

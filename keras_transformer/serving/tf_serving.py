@@ -45,13 +45,14 @@ async def predict(request: Request) -> JSONResponse:
         if len(signature.required) > 1:
             raise RequestError(400, f"Name the inputs of {signature.name!r}: {signature.required}.")
         values = {signature.required[0]: values}
-    plain = await unless_gone(request, signature.run(service, values, client_of(request)))
-    request.state.rows = len(next(iter(plain.values())))
-    answer: Any = plain
-    if len(plain) == 1:
-        (answer,) = plain.values()
+    outputs = await unless_gone(request, signature.run(service, values, client_of(request)))
+    request.state.rows = len(next(iter(outputs.values())))
+    answer: Any = outputs
+    if len(outputs) == 1:
+        (answer,) = outputs.values()
     elif by_row:
-        answer = [dict(zip(plain, row, strict=True)) for row in zip(*plain.values(), strict=True)]
+        rows = zip(*outputs.values(), strict=True)
+        answer = [dict(zip(outputs, row, strict=True)) for row in rows]
     return JSONResponse({"predictions" if by_row else "outputs": answer})
 
 
@@ -64,7 +65,7 @@ def _service(request):
 
 
 def _columns(signature, rows, limits):
-    """Returns the values of each input; or of the only one, if the rows are not objects."""
+    """Returns the values of each input by its name; rows that are no objects, as they are."""
     if not isinstance(rows, list):
         raise RequestError(400, "`instances` must be a list.", rows)
     limits.check_lines(len(rows))

@@ -22,7 +22,7 @@ class Verified(NamedTuple):
         text: str.
         expected: str, the translation of the example.
         translation: str, that of the model.
-        difference: float, of the scores; 0 if both are not numbers.
+        difference: float, of the scores; 0 if neither is a number, inf if only one is.
     """
 
     text: str
@@ -62,10 +62,11 @@ def _examples(path):
         if not line.strip():
             continue
         try:
-            text, *expected = operator.itemgetter("text", "translation", "score")(json.loads(line))
-            if not isinstance(text, str):
+            fields = operator.itemgetter("text", "translation", "score")(json.loads(line))
+            text, _, score = fields
+            if not (isinstance(text, str) and isinstance(score, int | float | None)):
                 raise TypeError
-            examples.append((text, *expected))
+            examples.append(fields)
         except (ValueError, TypeError, KeyError) as error:
             must = f"Line {number} of {str(path)!r} must have `text`, `translation` and `score`."
             raise ValueError(f"{must} Received: {line[:80]!r}") from error
@@ -75,7 +76,7 @@ def _examples(path):
 
 
 def _difference(expected, score):
-    """`None` is a score that is not a number."""
+    """Returns the difference of two scores; a score that is not finite is `None`."""
     if expected is None or score is None:
         return 0.0 if expected is score else math.inf
     return abs(expected - score)

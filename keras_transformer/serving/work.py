@@ -12,7 +12,7 @@ from keras_transformer.decoding.translator import Translator
 
 
 class Work:
-    """Base of the kinds of work. Equal ones are hashed alike.
+    """Base class of what a batch computes. Instances must be hashable.
 
     Attributes:
         name: str, its label in the metrics.
@@ -72,7 +72,7 @@ class Score(Work):
 
 
 class Attend(Work):
-    """Looks at the attention of given translations. Rows of two requests share no batch."""
+    """Computes the attention of given translations. Rows of two requests share no batch."""
 
     name = "attend"
 
@@ -86,7 +86,7 @@ class Attend(Work):
 
 
 class Trees(Work):
-    """Shows what searches do. Rows of two requests share no batch."""
+    """Returns the tree of each search. Rows of two requests share no batch."""
 
     name = "search_tree"
 

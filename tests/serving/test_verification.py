@@ -64,6 +64,7 @@ def test_folders_without_examples_are_told(changed, tmp_path):
     for line, named in (
         ('{"text": "a"}', "Line 1 of"),
         ('{"text": 1, "translation": "A", "score": 0}', "Line 1 of"),
+        ('{"text": "a", "translation": "A", "score": "0"}', "Line 1 of"),
     ):
         (folder / "examples.jsonl").write_text(f"{line}\n")
         code, output = verify(folder)
