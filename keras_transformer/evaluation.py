@@ -415,7 +415,7 @@ def _checked_lists(hypotheses, references, name="hypotheses"):
                 f"`{argument}` must be a list of lines. Received: {argument}={lines!r}"
             )
     hypotheses, references = list(hypotheses), list(references)
-    has_several = references and not isinstance(references[0], str)
+    has_several = references and not isinstance(references[0], str | None)
     streams = [list(stream) for stream in references] if has_several else [references]
     for stream in streams:
         if len(hypotheses) != len(stream):

@@ -216,6 +216,11 @@ def test_error_names_the_baseline(baseline, message):
         paired_bootstrap(["a", "b"], baseline, ["a", "b"])
 
 
+def test_line_without_a_reference_is_named():
+    with pytest.raises(ValueError, match="`references` must be strings. Received: line 1 is None"):
+        score("bleu", ["a", "b"], [None, "b"])
+
+
 def test_page_has_the_table_of_metrics():
     page = (ROOT / "docs" / "pages" / "api" / "evaluation.md").read_text("utf-8")
     rows = re.findall(r"^\| `([\w@]+)` \|.*\| (.+) \| (\w+) \|$", page, re.MULTILINE)

@@ -27,6 +27,9 @@ class Corpus:
         weight: how often an epoch passes over the corpus. 0: the corpus is not read.
         tag: the first token of every source, which is not in the text of `pairs`. Optional.
         languages: codes of source and target, for a tokenizer with tokens of languages. Optional.
+
+    Raises:
+        ValueError: if `languages` are not two.
     """
 
     name: str
@@ -34,6 +37,15 @@ class Corpus:
     weight: int = 1
     tag: str | None = None
     languages: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.languages is None:
+            return
+        if isinstance(self.languages, str) or len(self.languages) != 2:
+            raise ValueError(
+                "`languages` must be two codes, of source and target. "
+                f"Received: languages={self.languages!r}"
+            )
 
 
 class Corpora(Pairs):

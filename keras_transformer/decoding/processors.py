@@ -109,7 +109,7 @@ def repetition_penalty(penalty: float) -> Processor:
         processor.
 
     Raises:
-        ValueError: if `penalty` is below 1.
+        ValueError: if `penalty` is below 1 or not finite.
 
     >>> process = repetition_penalty(1.5)
     >>> process(ops.full([1, 1, 4], -2.0), ops.array([[[3, 3]]]), 2).numpy()
@@ -118,8 +118,8 @@ def repetition_penalty(penalty: float) -> Processor:
     Reference:
         [Keskar et al., 2019](https://arxiv.org/abs/1909.05858), section 4.1, on log-probs.
     """
-    if penalty < 1:
-        raise ValueError(f"`penalty` must be at least 1. Received: {penalty=}")
+    if not 1 <= penalty < float("inf"):  # false for NaN
+        raise ValueError(f"`penalty` must be finite and at least 1. Received: {penalty=}")
 
     @_takes_room
     def process(log_probs, token_ids, index):

@@ -153,9 +153,11 @@ def require_in_table(start_index, length, max_sequence_length):
     >>> require_in_table(2, 4, max_sequence_length=6)
     2
     """
-    rule = f"Learned positions must be below `max_sequence_length`={max_sequence_length}. Received:"
+    rule = f"Learned positions are from 0 to below `max_sequence_length`={max_sequence_length}."
+    rule = f"{rule} Received:"
     static_values = [_static_value(start_index), _static_value(length)]
-    if sum(value or 0 for value in static_values) > max_sequence_length:
+    first, number = (value or 0 for value in static_values)
+    if first < 0 or first + number > max_sequence_length:
         raise ValueError(f"{rule} {length} tokens, start_index={start_index}")
     if None not in static_values or keras.config.backend() != "tensorflow":
         return start_index

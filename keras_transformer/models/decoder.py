@@ -123,6 +123,8 @@ class TransformerDecoder(TransformerStack):
             token_ids, encoder_output, encoder_padding_mask=encoder_padding_mask
         )
         ancestors: Any = None
+        if parents is not None and cache is None:
+            raise ValueError("`parents` needs `cache`. Received: cache=None")
         if cache is not None:
             encoder_padding_mask, ancestors = cache["encoder_padding_mask"], cache["ancestors"]
         encoder_attention_mask = None

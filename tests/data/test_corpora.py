@@ -113,6 +113,12 @@ def test_pairs_that_are_held_out_are_counted_and_kept():
     assert corpora.notes() == ["also in `test`: the source of 4 pairs, and 2 pairs"]
 
 
+@pytest.mark.parametrize("languages", ["de", ["de"], ["en", "de", "fr"]])
+def test_languages_that_are_not_two_are_refused(languages):
+    with pytest.raises(ValueError, match="`languages` must be two codes, of source and target"):
+        Corpus("a", PAIRS, languages=languages)
+
+
 def test_report_of_files_says_how_they_were_read(tokenizer, tmp_path):
     """Also without `Corpora`, from `read_parallel` itself."""
     path = tmp_path / "a.tsv"

@@ -337,7 +337,9 @@ def test_graph_is_traced_for_each_of_its_settings_once():
     ("make", "message"),
     [
         (lambda: no_repeat_ngram_size(0), "`size` must be at least 1. Received: size=0"),
-        (lambda: repetition_penalty(0.9), "`penalty` must be at least 1. Received: penalty=0.9"),
+        (lambda: repetition_penalty(0.9), "at least 1. Received: penalty=0.9"),
+        (lambda: repetition_penalty(float("nan")), "`penalty` must be finite and at least 1."),
+        (lambda: repetition_penalty(float("inf")), "`penalty` must be finite and at least 1."),
     ],
 )
 def test_settings_out_of_range_are_named(make, message):

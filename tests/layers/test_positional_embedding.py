@@ -179,7 +179,7 @@ def test_dtype_that_cannot_represent_every_token_id_raises(policy):
 
 @pytest.mark.parametrize(
     "length, start_index, convert",
-    [(7, 0, int), (1, 6, np.int32), (4, 3, keras.ops.convert_to_tensor)],
+    [(7, 0, int), (1, 6, np.int32), (4, 3, keras.ops.convert_to_tensor), (4, -1, int)],
 )
 def test_position_outside_the_learned_table_raises(length, start_index, convert):
     layer = built(**LEARNED)

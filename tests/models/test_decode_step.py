@@ -136,3 +136,10 @@ def check_beam_steps(model, steps, slots, tolerance, max_length=None):
 )
 def test_beam_hypotheses_equal_the_full_pass_over_each_prefix(variant, max_length):
     check_beam_steps(model_of(variant), 4, 3, 1e-5, max_length)
+
+
+def test_parents_without_a_cache_are_refused():
+    model = model_of("untied")
+    encoder_output = np.zeros((*source.shape, model.config.hidden_dim), "float32")
+    with pytest.raises(ValueError, match="`parents` needs `cache`"):
+        model.decoder(source, encoder_output, parents=source)
