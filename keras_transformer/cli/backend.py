@@ -23,7 +23,8 @@ def import_backend() -> None:
     """
     name = backend_name()
     if name not in BACKENDS:
-        raise ValueError(f"KERAS_BACKEND must be {', '.join(BACKENDS)}. Received: {name}")
+        must = f"`KERAS_BACKEND`, or `backend` in keras.json, must be one of {', '.join(BACKENDS)}."
+        raise ValueError(f"{must} Received: {name}")
     os.environ["KERAS_BACKEND"] = name
     if name != "tensorflow":
         # Keras imports TensorFlow, if it can, to set seeds and to save a model. This stops it.
@@ -35,8 +36,8 @@ def import_backend() -> None:
 def backend_name() -> str:
     """Returns `KERAS_BACKEND`, else the backend of `keras.json`, else the first in `BACKENDS`.
 
-    Backends that are not installed do not count, except in `KERAS_BACKEND`: Keras writes
-    `keras.json` itself, with TensorFlow in it. If none is installed, it is TensorFlow.
+    `KERAS_BACKEND` counts in any case, `keras.json` only if its backend is installed: Keras writes
+    that file itself, with TensorFlow in it. If no backend is installed, it is TensorFlow.
     """
     if name := os.environ.get("KERAS_BACKEND"):
         return name

@@ -18,7 +18,7 @@ from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.settings import read_yaml, yaml_text
 from keras_transformer.texts import count_lines, lines_of, read_chunks
 
-# A line is translated as a whole, or left out.
+# No line is split: `kept_pairs` leaves out those that were cut off.
 WHOLE = {"on_too_long": "truncate", "split": "lines", "protect": ()}
 # Characters that a file of lines would not keep: ends of lines, and the byte order mark.
 NO_TEXT = frozenset("\r\n\ufeff")
@@ -32,7 +32,7 @@ OutputOption = Annotated[
 ]
 TextOption = Annotated[
     list[str] | None,
-    typer.Option(help="Also translate the lines of this file; several times for several."),
+    typer.Option(help="Also translate the lines of this file. May be given several times."),
 ]
 CorpusOption = Annotated[bool, typer.Option(help="Translate the training text of the recipe.")]
 ReverseOption = Annotated[
@@ -84,7 +84,8 @@ def distil(
 
     Pairs that a student should not learn are left out, and counted. NAME.yaml is the recipe with
     the pairs as one more corpus. A teacher is a run, or a folder of CTranslate2. After a kill, the
-    same command goes on; with other limits, it only chooses again.
+    same command goes on. With another --min-probability or --max-length-ratio, it translates
+    nothing, and chooses the pairs anew.
 
     Example:
 
@@ -141,7 +142,7 @@ def output_files(output, languages):
     files = [with_ending(output, ending) for ending in (*sides, "yaml")]
     existing = [str(path) for path in files if path.exists()]
     if existing and not with_ending(output, "jsonl.json").exists():
-        must = "`--output` must be a new name, or that of a call that goes on."
+        must = "`--output` must be a new name, or that of an earlier call of `distil`."
         received = f"{', '.join(existing)}, which another program wrote"
         raise FileExistsError(f"{must} Received: {received}")
     return files

@@ -47,7 +47,7 @@ TEXT: dict[str, tuple[Any, Any]] = {
         Annotated[
             list[str] | None,
             typer.Option(
-                help="--end-bias auto only: file of references; several times for several."
+                help="--end-bias auto only: file of references. May be given several times."
             ),
         ],
         None,

@@ -23,7 +23,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Change a key of the recipe, such as training.epochs=5; several times for several.",
+        help="Change a key of the recipe, such as training.epochs=5. May be given several times.",
     ),
 ]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a trained run.", show_default=False)]
@@ -44,14 +44,14 @@ Sources = Annotated[
     list[str] | None,
     typer.Option(
         "--source",
-        help="File of source lines; several times for several directions. [default: the recipe's "
-        "test split]",
+        help="File of source lines. Give it several times for several directions. [default: the "
+        "recipe's test split]",
     ),
 ]
 References = Annotated[
     list[str] | None,
     typer.Option(
-        help="File of references; several times for several, or one for each of several --source."
+        help="File of references. May be given several times; with several --source, once for each."
     ),
 ]
 Tokenized = Annotated[

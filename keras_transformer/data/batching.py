@@ -11,7 +11,7 @@ from keras_transformer.data.pairs import Pairs
 from keras_transformer.data.shapes import Shapes
 from keras_transformer.data.tokenizer_like import TokenizerLike
 
-# A bucket holds pairs whose longer side is at least 95% of the longest among them.
+# A bucket holds pairs whose longer side is more than 95% of the longest among them.
 BUCKET_WIDTH = 0.05
 # Within a bucket, pairs are sorted into batches by (source - target) length plus this much noise,
 # in tokens. With larger constants, batches vary more between epochs but have more padding.
@@ -46,7 +46,7 @@ class Passes:
         )
 
     def repeat(self, rows: np.ndarray) -> np.ndarray:
-        """Repeats each of some ascending pair indices as often as an epoch passes over the pair."""
+        """Repeats each pair index as often as an epoch passes over its pair."""
         if {*self._weights} <= {1}:
             return rows
         return np.repeat(rows, np.take(self._weights, self.parts_of(rows)))
@@ -102,7 +102,7 @@ def plan_batches(
     """Decides which sentence pairs form which batch.
 
     Walks from the longest pair to the shortest, in buckets. A bucket holds the next pairs whose
-    longer side is at least 95% of its longest, rounded down to full batches; at least one batch.
+    longer side is more than 95% of its longest, rounded down to full batches; at least one batch.
     Its pairs are sorted into its batches by (source - target) length with noise, so that neither
     side is padded much. Randomness moves pairs only within a bucket, so the number of batches
     depends only on `lengths`, `rows` and the batch size.

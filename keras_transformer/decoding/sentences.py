@@ -11,8 +11,8 @@ _LOWER = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2
 _MARKS, _UNSPACED_MARKS = ".!?…։؟۔।॥።", "。｡！？။។"
 SENTENCE_MARKS = frozenset(_MARKS + _UNSPACED_MARKS)
 _CLOSING = "\"'”’“»«)\\]」』）"
-# Abbreviations that often stand before a capital letter. Only those with a vowel: a word without
-# one, such as "Mr", counts as an abbreviation by itself.
+# Abbreviations that often stand before a capital letter. Most have a vowel or a letter outside of
+# ASCII: the next expression finds others, such as "Mr", because they have neither.
 _ABBREVIATIONS = (
     "adm|asst|capt|co|col|gen|gov|hon|lieut|maj|messrs|prof|rep|rev|sen|supt|abt|allg|ca|dipl|ehem|"
     "evtl|exkl|geb|ing|inkl|mio|sog|tel|av|env|mlle|mme|mmes|avda|dra|ee|exma|exmo|sra|srta|ud|uds|"

@@ -1,7 +1,7 @@
 """Lines of text as trees: a line has parts, and a part has pieces of token ids.
 
-A line is one part, or one for each sentence and for the text around what is protected. A part is
-one piece, or several if it is too long. The rows of a search are the pieces of all lines.
+A line is one part, or is split into several: its sentences, and the text around what is protected.
+A part is one piece, or several if it is too long. The rows of a search are the pieces of all lines.
 """
 
 import math
@@ -64,15 +64,16 @@ class Line:
         if split == "lines" and mask is None:
             return cls([Part(text)])
         tag, text = split_tag(text) if has_tags else ("", text)
-        text, spans = mask(text) if mask else (text, [])
-        with_copies = with_symbols(text, spans, symbols)
-        parts, spans_left = [], iter(spans)
+        masked, spans = mask(text) if mask else (text, [])
+        with_copies = with_symbols(masked, spans, symbols)
+        has_copies = with_copies is not None  # then there are no marks to cut at
         split_text = split_sentences if split == "sentences" else _as_one
-        for sentence, gap in split_text(text if with_copies is None else with_copies):
-            pairs = cut(sentence, spans_left)
-            parts += [Part(tag + words, behind) for words, behind in pairs]
+        parts: list[Part] = []
+        spans_left = iter(spans)  # `cut` takes those of its sentence
+        for sentence, gap in split_text(with_copies if has_copies else masked):
+            parts += [Part(tag + words, behind) for words, behind in cut(sentence, spans_left)]
             parts[-1].behind += gap
-        return cls(parts, [] if with_copies is None else spans)
+        return cls(parts, spans if has_copies else [])
 
     @property
     def pieces(self) -> list[Any]:
@@ -96,10 +97,11 @@ class Line:
     def join(
         self, ranks_of_pieces: list[list[Hypothesis]], joiner: str, settings: SearchSettings
     ) -> list[Hypothesis]:
-        """Returns the hypotheses of the line, best first.
+        """Returns the hypotheses of the line.
 
-        Of several pieces, the k-th joins the k-th of each, or the best where there are fewer. Only
-        the best may lack protected text: others that lack some are left out.
+        With several pieces, the first one joins the best hypothesis of each. The others follow, by
+        their scores: each joins the k-th hypothesis of every piece, or the best of a piece that has
+        fewer. Only the first may lack protected text: others that lack some are left out.
 
         Args:
             ranks_of_pieces: the hypotheses of each piece, best first.
@@ -110,8 +112,8 @@ class Line:
         if len(ranks_of_pieces) > 1:
             joined = []
             for k in range(max(map(len, ranks_of_pieces))):
-                pieces = [ranks[k] if k < len(ranks) else ranks[0] for ranks in ranks_of_pieces]
-                joined.append(_joined(pieces, gaps, joiner, settings))
+                kth = [ranks[k] if k < len(ranks) else ranks[0] for ranks in ranks_of_pieces]
+                joined.append(_joined(kth, gaps, joiner, settings))
             best, *others = joined
             ranks = [best, *sorted(others, key=lambda hypothesis: -hypothesis.score)]
         else:

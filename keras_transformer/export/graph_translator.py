@@ -30,7 +30,7 @@ from keras_transformer.export.search_tree import tree_of_model
 class GraphTranslator:
     """A translator's functions for a TensorFlow graph.
 
-    Some take token ids. Those that take strings call them, so that the file has the search once.
+    The functions of strings call those of token ids, so that the SavedModel has one search.
 
     Args:
         translator: `Translator`, whose tokenizers have a `graph`.
@@ -179,13 +179,15 @@ class GraphTranslator:
             source, target: string tensors `(B,)`.
             source_language, target_language: as in `translate`, if the model has their tokens.
         """
-        source = self._reader.tagged(source, tf.constant([""]))
-        sources, targets = self._tokens_of(source_language, target_language, tf.size(source))
-        sides = self._reader.source_ids(source, sources), self._reader.target_ids(target, targets)
-        source_ids, target_ids = map(self._reader.with_end, sides)
+        source = self._reader.tagged(source, tf.constant([""]))  # no tag is asked for
+        source_tokens, target_tokens = self._tokens_of(
+            source_language, target_language, tf.size(source)
+        )
+        source_ids = self._reader.with_end(self._reader.source_ids(source, source_tokens))
+        target_ids = self._reader.with_end(self._reader.target_ids(target, target_tokens))
         # Longer rows are cut, so that they fit into memory; their log-prob is NaN below.
         source_rows, target_rows = (ids[:, : self._longest] for ids in (source_ids, target_ids))
-        source_rows, languages = self._with_languages(source_rows, sources, targets)
+        source_rows, languages = self._with_languages(source_rows, source_tokens, target_tokens)
         columns, pad = [source_rows, target_rows, *languages], self._config.pad_token_id
         specs = {"log_prob": tf.TensorSpec([None], tf.float32)}
         results = map_batches(self._score_batch, columns, [], pad, specs)

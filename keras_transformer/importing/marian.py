@@ -20,7 +20,7 @@ SIZES = "hidden_dim intermediate_dim num_heads num_encoder_layers num_decoder_la
 PAD, END, UNK = "<pad>", "</s>", "<unk>"
 # {name of an activation in the files: Keras's}.
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"}
-# What a program computes that its files do not say: {program: fields of the config}.
+# {program: fields of the config that its files do not state, because they are in its code}.
 ARITHMETIC: dict[str, dict[str, Any]] = {
     "marian": {"positions": "tensor2tensor", "layer_norm_epsilon": 1e-6, "predict_padding": False},
     "transformers": {"layer_norm_epsilon": 1e-5},
@@ -124,7 +124,7 @@ def weight_of(array: np.ndarray, axes: str) -> np.ndarray:
 def config_of(path, tokenizers, sizes, names, **fields):
     """Returns the config; raises unless the arrays have as many layers as the options state.
 
-    This is checked first, so that no wrong number makes anything large.
+    This comes first, so that a wrong number is an error before a model of that size is made.
 
     Args:
         path: path of the file with the options, for errors.
@@ -211,17 +211,17 @@ def checked_arrays(arrays, config, path, names=None):
         "S": config.source_vocabulary_size,
     }
     expected = {name: tuple(map(sizes.get, part.axes)) for name, part in arrays_of(config).items()}
-    shown = {name: (names or {}).get(name, name) for name in (*expected, *arrays)}
+    shown = {name: (names or {}).get(name, name) for name in expected}
     missing = [shown[name] for name in expected if name not in arrays]
     foreign = [name for name in arrays if name not in expected]
     if missing or foreign:
-        kind, listed = ("lacks", missing) if missing else ("has unknown", foreign)
+        kind, listed = "lacks arrays of the architecture", missing
+        if not missing:
+            kind, listed = "has unknown arrays, which the architecture lacks", foreign
         more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-        raise ValueError(
-            f"{path} {kind} arrays of the architecture: {', '.join(sorted(listed)[:3])}{more}."
-        )
+        raise ValueError(f"{path} {kind}: {', '.join(sorted(listed)[:3])}{more}.")
     for name, shape in expected.items():
-        actual = arrays[name].shape
+        actual = arrays[name].shape  # a vector may be stored as a row, `(1, D)`
         if math.prod(actual) != math.prod(shape) or actual[-1:] != shape[-1:]:
             raise ValueError(
                 f"{path}: {shown[name]} must have the shape {shape}, by the sizes that the model's "
@@ -291,11 +291,11 @@ def without_equal(settings, usual, path):
     """
     differing = [name for name in usual if settings.get(name) not in (usual[name], None)]
     listed = ", ".join(f"{name}={reprlib.repr(settings[name])}" for name in differing)
-    return [f"{path.name}: our search has no equal of {listed}"] if differing else []
+    return [f"{path.name}: our search does not support {listed}"] if differing else []
 
 
 def name_of(folder):
-    """Returns the name of a folder; in the Hub's cache, where it is a revision, the model's."""
+    """Returns the name of a folder; in the Hub's cache, where that is a revision, of the model."""
     folder = folder.resolve()
     if folder.parent.name != "snapshots":
         return folder.name
@@ -303,7 +303,7 @@ def name_of(folder):
 
 
 def read_stated(folder, name):
-    """Returns the text of a file that a person wrote, or an empty one."""
+    """Returns the text of a README or a licence, `""` if there is none."""
     return file_of(folder, name).read_text("utf-8", "replace") if has_file(folder, name) else ""
 
 

@@ -42,8 +42,8 @@ class MultiHeadAttention(CompositeLayer):
             `2**-0.5`.
         max_relative_position: int, `M`. Adds `q . r[distance]` to the product of each query with
             each key, where `r` is a learned vector for each distance from -M to M, in tokens; keys
-            that are further away count as M away. For self-attention only. Defaults to none: the
-            layer then knows no order but that of positions in its inputs.
+            that are further away count as M away. For self-attention only. Defaults to none:
+            without it, positions matter only as far as the inputs contain them.
         **kwargs: `kernel_initializer`, `bias_initializer`, `kernel_regularizer`,
             `bias_regularizer`, `activity_regularizer`, `kernel_constraint` and `bias_constraint`
             of every projection and `seed` of dropout, with the meaning and the defaults of
@@ -65,8 +65,9 @@ class MultiHeadAttention(CompositeLayer):
             self-attention, start with `init_cache`; each call appends `value`. For encoder-decoder
             attention, call `make_cache` once and pass `value=None`. Masks cover cached and new
             positions; with a cache of fixed length, all its positions. With `max_relative_position`
-            and without `use_causal_mask`, the new positions of a call are alternatives for one
-            position, as in beam search, and every call must append the same number. Optional.
+            and without `use_causal_mask`, all new positions of a call count as one position: they
+            are alternatives for it, as in beam search. Every such call must append the same number
+            of them. Optional.
         value_mask: implicit Keras mask of `value`, `(B, S)`; Keras passes it.
         key_mask: implicit Keras mask of `key`, `(B, S)`; Keras passes it.
         training: dropout is active only if `True`.
@@ -184,6 +185,7 @@ class MultiHeadAttention(CompositeLayer):
             start_index, slots = 0, 1
             if cache is not None and value is not None:
                 start_index = cache.num_cached
+                # Without a causal mask, the new positions are beam slots of one position.
                 slots = 1 if use_causal_mask else shape_of(query)[1]
             length = shape_of(keys_values.key)[2]
             options["bias"] = relative_similarity(
@@ -277,9 +279,13 @@ class MultiHeadAttention(CompositeLayer):
         return new if cache is None else cache.append(new)
 
     def _causal_mask(self, query, value, keys_values, cache):
+        """Returns the mask, or `None` if the only query may attend to every key.
+
+        It may if it is the last position, and the cache has no room for later ones.
+        """
         is_step = query.shape[1] == 1 and (value is None or value.shape[1] == 1)
         if is_step and not keys_values.has_room:
-            return None  # the query has the last position
+            return None
         start_index = 0 if cache is None else cache.num_cached
         return causal_mask(shape_of(query)[1], shape_of(keys_values.key)[2], start_index)
 

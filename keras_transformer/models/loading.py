@@ -8,6 +8,7 @@ import keras
 from keras_transformer.models import transformer  # noqa: F401 - registers the classes of a file
 from keras_transformer.types import Path
 
+PARTS = {"metadata.json", "config.json", "model.weights.h5"}  # of a `.keras` file
 HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes of an HDF5 file
 
 
@@ -35,9 +36,13 @@ def load_model(path: Path, compile: bool = True) -> keras.Model:
                 "`model.save('model.keras')`; to load weights alone, use `model.load_weights`"
             )
         try:
-            damage = zipfile.ZipFile(file).testzip()  # the name of a damaged member, or None
+            archive = zipfile.ZipFile(file)
+            damage = archive.testzip()  # the name of a damaged member, or None
+            missing = sorted(PARTS - {*archive.namelist()})
         except Exception as error:  # zipfile raises many types of exceptions for damaged archives
-            damage = str(error)
+            damage, missing = str(error), []
     if damage is not None:
         raise ValueError(f"{path} must be a complete `.keras` file. Damaged: {damage}")
+    if missing:
+        raise ValueError(f"{path} must be a complete `.keras` file. Missing: {', '.join(missing)}")
     return keras.saving.load_model(path, compile=compile)

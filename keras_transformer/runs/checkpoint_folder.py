@@ -32,8 +32,9 @@ class CheckpointFolder:
         path: path of the folder. The first `save` makes it.
         keep_last: number of recent checkpoints to keep of each kind. Defaults to `5`.
         keep_best: number of best checkpoints to keep. Defaults to `1`.
-        mode: `"min"` or `"max"`: which score is better. Defaults to `None`, which means `"min"`;
-            `RunKeeper` then refuses a metric that it does not know.
+        mode: `"min"` or `"max"`: which score is better. Defaults to `None`, which means `"min"`.
+            With it, `RunKeeper` takes the mode from the name of its metric, and refuses a metric
+            whose name does not tell it.
 
     Raises:
         ValueError: `keep_last` below 1, `keep_best` below 0, another `mode`.

@@ -51,8 +51,8 @@ class CorpusSettings(ReadOptions):
             `keras_transformer.number_names` and `keras_transformer.roman_numerals`.
         size, seed: of an embedded corpus.
         columns, languages, accelerator, delimiter, allow_empty: as for `read_parallel`.
-            `languages` also names the languages of a run if its file names do not, and those of
-            this corpus for a model such as NLLB, in place of those in `search`.
+            `languages` also names the languages of a run, in place of the endings of the files; for
+            a model such as NLLB, those of this corpus, in place of those in `search`.
         weight: int. How often an epoch of training passes over the corpus; `0` leaves it out.
             Defaults to `1`.
         tag: the first token of every source of this corpus in training, such as `"<subtitles>"`:
@@ -159,8 +159,8 @@ class DataSettings(Settings):
         if any(part.tag or part.weight != 1 for part in parts):
             raise ValueError("Only corpora of `train` may have `weight` and `tag`.")
         tags = [part.tag for part in self._corpora("train")]
-        if self.tag not in (tags if all(tags) else [*tags, None]):
-            self._reject("tag", f"one of {', '.join(self.tags())}")
+        if self.tag not in tags:  # which hold `None` if a corpus has no tag
+            self._reject("tag", f"one of {', '.join(self.tags()) or 'none: no corpus has a tag'}")
         self._cleaning()
 
     def languages(self) -> Sequence[str | None]:

@@ -171,8 +171,8 @@ class TrainingStep(Base):
             loss stays a mean per token.
         fused_loss: `False` always computes the logits. Defaults to `True`.
         excluded_token_id: a class of probability 0, whose logit is about -1e9, or `None`.
-        trains_output: whether a weight that `output_kernel` and `output_bias` are computed from is
-            trained. `False` saves the time of their gradients. Defaults to `True`.
+        trains_output: whether `output_kernel` or `output_bias` is computed from a trained weight.
+            `False` saves the time of their gradients. Defaults to `True`.
 
     Like the arguments of `compile`, the first three attributes are kept by `load_model`, and by
     copies and pickles of a compiled model.
@@ -254,7 +254,10 @@ class TrainingStep(Base):
         return super()._make_function(step_function, *args, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds optimizer and metrics, on TensorFlow under a strategy."""
+        """Builds optimizer and metrics under a strategy of TensorFlow; elsewhere, `fit` does.
+
+        From the shapes of the data: Keras's method reads a batch, which a generator would lose.
+        """
         if self._distribute_strategy is not None:
             if data_batch is None:
                 data_batch = step.symbolic_batch(iterator._get_iterator())
@@ -287,7 +290,8 @@ def _prepared_callbacks(model, arguments):
     check_callbacks(callbacks, model.optimizer)
     stream = getattr(arguments.get("x"), "stream", None)  # of a dataset of `make_dataset`
     if stream is not None:
-        callbacks.insert(0, DatasetEpoch(stream))  # before `RunKeeper`, which also sets the batch
+        # First: `RunKeeper` then moves the dataset to a batch of the epoch.
+        callbacks.insert(0, DatasetEpoch(stream))
         arguments["callbacks"] = argument if is_callback_list else callbacks
     return callbacks
 

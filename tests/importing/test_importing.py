@@ -200,7 +200,7 @@ SEARCHES = [
         {"bad_words_ids": [[125], [7], [8, 9]], "max_length": 20, "do_sample": True},
         {"max_new_tokens": 30},
         {"suppressed_tokens": (7,), "extra_length": 30, "max_length": 30},
-        "our search has no equal of do_sample=True, bad_words_ids=[[8, 9]]",
+        "our search does not support do_sample=True, bad_words_ids=[[8, 9]]",
     ),
 ]
 

@@ -107,7 +107,7 @@ def test_decoder_yml_sets_the_search(tmp_path):
         ),
         "word-penalty: 0.5\nshortlist: [lex.gz, 50, 50]": (
             usual,
-            "model.npz.decoder.yml: our search has no equal of word-penalty=0.5, "
+            "model.npz.decoder.yml: our search does not support word-penalty=0.5, "
             "shortlist=['lex.gz', 50, 50]",
         ),
         "max-length-factor: .nan": ("`max-length-factor` must be 0 to 1000", None),
@@ -173,7 +173,7 @@ def test_learned_positions_are_refused_by_their_array(tmp_path):
     opus_models.write_form(tmp_path, JOINT)
     with np.load(tmp_path / "model.npz") as file:
         np.savez(tmp_path / "model.npz", **file, Wpos=np.zeros((9, 16), "float32"))
-    with pytest.raises(ValueError, match="has unknown arrays of the architecture: Wpos"):
+    with pytest.raises(ValueError, match="has unknown arrays, which the architecture lacks: Wpos"):
         read_model_folder(tmp_path)
 
 

@@ -106,7 +106,7 @@ def test_model_answers_the_same_in_a_fresh_process(saved, load):
 
 
 def test_damaged_model_file_raises(saved, tmp_path):
-    """The file is truncated, or one byte of a member is changed, or it is not an archive."""
+    """It is truncated, a byte of a member is changed, it is no archive, or a member is missing."""
     content = (saved[0] / "model.keras").read_bytes()
     size, path = len(content), tmp_path / "cut.keras"
     broken = [content[:length] for length in (0, 1, 30, size // 4, size // 2, size - 1)]
@@ -119,6 +119,10 @@ def test_damaged_model_file_raises(saved, tmp_path):
         path.write_bytes(wrong)
         with pytest.raises(ValueError, match="cut.keras must be a complete `.keras` file"):
             keras_transformer.load_model(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata.json", "{}")
+    with pytest.raises(ValueError, match="Missing: config.json, model.weights.h5"):
+        keras_transformer.load_model(path)
 
 
 def test_loaded_model_has_config_optimizer_and_decoding(saved):

@@ -187,6 +187,7 @@ REFUSED = [
       for tag in ("a", "<a b>", "<s>", "<0x41>", "<unk>", "")],
     (of(A, B), "`tag` must be one of <a>, <b>. Received: tag=None"),
     (of(A, {"file": "b.tsv"}, tag="<b>"), "`tag` must be one of <a>. Received: tag='<b>'"),
+    (of({"file": "a.tsv"}, tag="<b>"), "none: no corpus has a tag"),
     (of(A, tag="<a>", test=A), "Only corpora of `train` may have `weight` and `tag`"),
     (of(A, "b.tsv", tag="<a>"), "`train`: CorpusSettings must be a mapping .*'b.tsv'"),
     (of(tag="<a>"), r"`train` must be \[source, target\], \[one.tsv\] or mappings"),
