@@ -2,8 +2,9 @@
 
     python benchmarks/scores.py --data DATA
 
-DATA has the published files, in the folders `sigmorphon_2020_g2p`, `scan` and `multi30k`. Nothing
-is trained or translated. tests/test_kept_outputs.py compares the pages with `scores.json`.
+DATA has the published files, in the folders `sigmorphon_2020_g2p`, `scan`, `multi30k` and
+`tatoeba_en_es`. Nothing is trained or translated. tests/test_kept_outputs.py compares the pages
+with `scores.json`.
 """
 
 import argparse
@@ -13,13 +14,17 @@ import tempfile
 from functools import partial
 
 import multi30k
+import small_corpora
 import symbols
 from kept_outputs import read_output, read_scores
 
 
 def scorers(data, folder):
     """Returns the function that scores outputs of each task; writes references into a folder."""
-    found = {"multi30k": partial(multi30k.kept_scores, data=data / "multi30k")}
+    found = {
+        "multi30k": partial(multi30k.kept_scores, data=data / "multi30k"),
+        "tatoeba": partial(small_corpora.kept_scores, data=data / "tatoeba_en_es"),
+    }
     for task, (_, write, _) in symbols.TASKS.items():
         (folder / task).mkdir()
         write(data, folder / task)

@@ -194,6 +194,6 @@ def test_programs_follow_the_weights_and_go_with_the_model():
     copied = copy_model(model)
     alive = weakref.ref(model)
     del model, weight
-    gc.collect()
+    gc.collect(2)  # all generations, see conftest.py
     assert alive() is None
     assert_same_searches(copied)
