@@ -64,16 +64,18 @@ class Line:
         if split == "lines" and mask is None:
             return cls([Part(text)])
         tag, text = split_tag(text) if has_tags else ("", text)
-        masked, spans = mask(text) if mask else (text, [])
-        with_copies = with_symbols(masked, spans, symbols)
-        has_copies = with_copies is not None  # then there are no marks to cut at
+        to_split, spans = mask(text) if mask else (text, [])
+        copied: list[str] = []
+        with_copies = with_symbols(to_split, spans, symbols)
+        if with_copies is not None:  # it has no marks to cut at
+            to_split, copied = with_copies, spans
         split_text = split_sentences if split == "sentences" else _as_one
         parts: list[Part] = []
         spans_left = iter(spans)  # `cut` takes those of its sentence
-        for sentence, gap in split_text(with_copies if has_copies else masked):
+        for sentence, gap in split_text(to_split):
             parts += [Part(tag + words, behind) for words, behind in cut(sentence, spans_left)]
             parts[-1].behind += gap
-        return cls(parts, spans if has_copies else [])
+        return cls(parts, copied)
 
     @property
     def pieces(self) -> list[Any]:
