@@ -111,6 +111,11 @@ def sides_of(recipe, split, data):
     return [list(side) for side in zip(*recipe.data.pairs(split, data), strict=True)]
 
 
+def write_pairs(path, pairs):
+    """Writes a corpus: a source, a tab and its target on each line."""
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+
+
 def averaged(run, last=AVERAGED):
     """Averages the last epochs of a run; returns the path of the model."""
     path = pathlib.Path(run) / f"last{last}.keras"

@@ -29,6 +29,7 @@ from scored_runs import (
     table,
     train_run,
     when_measured,
+    write_pairs,
     write_result,
 )
 
@@ -79,10 +80,6 @@ def write_corpora(data, folder):
         write_pairs(folder / f"train.{number}.tsv", pairs[:number])
     watched = list(kt.read_parallel(data / REFERENCES))[:WATCHED]
     write_pairs(folder / "watched.tsv", watched)
-
-
-def write_pairs(path, pairs):
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
 
 
 def measure(name, data, folder):

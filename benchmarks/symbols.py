@@ -40,6 +40,7 @@ from scored_runs import (
     table,
     train_run,
     when_measured,
+    write_pairs,
     write_result,
 )
 from serve import Client, Server
@@ -72,10 +73,6 @@ SCAN = {
     for name, positions in POSITIONS.items()
     for seed in SEEDS
 }
-
-
-def write_pairs(path, pairs):
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
 
 
 def write_g2p(data, folder):

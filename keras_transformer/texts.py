@@ -146,8 +146,7 @@ class Chunk(NamedTuple):
 def read_chunks(stream: Any, first: int = 1, is_pipe: bool = False) -> Iterator[Chunk]:
     """Yields the lines of a stream in chunks of at most `CHUNK_BYTES`, or of one longer line.
 
-    A chunk depends only on the bytes from its beginning: whoever begins to read between two chunks
-    gets the same ones.
+    A chunk depends only on the bytes from its beginning, so reading may go on where one ends.
 
     Args:
         stream: buffered binary stream.

@@ -1,6 +1,7 @@
 """Hypotheses and their attention scores, made from the result of a search."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -134,6 +135,16 @@ class Hypothesis:
         scores = scores if layer is None else scores[layer][None]
         scores = scores if head is None else scores[:, head][:, None]
         return scores.mean(axis=(0, 1)).argmax(axis=-1).tolist()
+
+
+def ranks_of_whole(ranks_of_parts: list[list[Any]]) -> Iterator[list[Any]]:
+    """Yields for each rank k the k-th of every part, or the best of a part that has fewer.
+
+    Args:
+        ranks_of_parts: what each part was translated to, best first.
+    """
+    for k in range(max(map(len, ranks_of_parts), default=1)):
+        yield [ranks[k] if k < len(ranks) else ranks[0] for ranks in ranks_of_parts]
 
 
 def hypotheses_of(source, result, texts, vocabularies, config):

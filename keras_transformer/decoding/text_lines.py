@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keras_transformer.decoding.hypothesis import Hypothesis
+from keras_transformer.decoding.hypothesis import Hypothesis, ranks_of_whole
 from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.protected_text import Mask, cut, put_back, with_symbols
@@ -112,11 +112,10 @@ class Line:
         """
         gaps = self.gaps
         if len(ranks_of_pieces) > 1:
-            joined = []
-            for k in range(max(map(len, ranks_of_pieces))):
-                kth = [ranks[k] if k < len(ranks) else ranks[0] for ranks in ranks_of_pieces]
-                joined.append(_joined(kth, gaps, joiner, settings))
-            best, *others = joined
+            best, *others = [
+                _joined(pieces, gaps, joiner, settings)
+                for pieces in ranks_of_whole(ranks_of_pieces)
+            ]
             ranks = [best, *sorted(others, key=lambda hypothesis: -hypothesis.score)]
         else:
             (ranks,) = ranks_of_pieces

@@ -153,8 +153,8 @@ def require_in_table(start_index, length, max_sequence_length):
     >>> require_in_table(2, 4, max_sequence_length=6)
     2
     """
-    rule = f"Learned positions are from 0 to below `max_sequence_length`={max_sequence_length}."
-    rule = f"{rule} Received:"
+    table = f"`max_sequence_length`={max_sequence_length}"
+    rule = f"Learned positions are from 0 to below {table}. Received:"
     static_values = [_static_value(start_index), _static_value(length)]
     first, number = (value or 0 for value in static_values)
     if first < 0 or first + number > max_sequence_length:

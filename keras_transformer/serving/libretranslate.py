@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from keras_transformer.decoding.hypothesis import ranks_of_whole
 from keras_transformer.serving.bodies import client_of, json_or_form, unless_gone
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.languages import ANY_SOURCE, asked_languages, described, detected
@@ -109,10 +110,7 @@ def _filled(fill, lines):
 
     `lines` has the translations of each line, best first.
     """
-    texts = []
-    for k in range(max(map(len, lines), default=1)):
-        texts.append(fill([ranks[k] if k < len(ranks) else ranks[0] for ranks in lines]))
-    return texts
+    return [fill(translations) for translations in ranks_of_whole(lines)]
 
 
 routes = [
