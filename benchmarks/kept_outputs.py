@@ -10,10 +10,14 @@ import json
 import pathlib
 
 import keras
+from scored_runs import SEARCHES
 from stamp import stamp
+
+from keras_transformer.data.corpus import read_lines
 
 OUTPUTS = pathlib.Path(__file__).parent / "outputs"
 SCORES = OUTPUTS / "scores.json"
+FURTHER = "beam 5"  # the search for text that has no references
 
 
 def read_scores():
@@ -62,6 +66,36 @@ def keep_output(name, outputs, model, *, references, scores, pages, command, see
     }
     entries = dict(sorted((read_scores() | {name: entry}).items()))
     SCORES.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def keep_further(name, translate, files, *, scored, command, seed):
+    """Translates files that have no references, and keeps the outputs, by a model scored before.
+
+    Args:
+        name: of the model, such as `"taught-14"`.
+        translate: `Translator`.
+        files: paths; what stands before the first dot of a name is the folder of the outputs.
+        scored: SHA-256 of the weights that were scored, else `None`.
+        command, seed: as in `keep_output`.
+
+    Raises:
+        SystemExit: the weights are not those that were scored.
+    """
+    model = translate.engine.model
+    if weights_sha256(model) != scored:
+        raise SystemExit(f"{name} must be the model that was scored. Its weights are others.")
+    for file in files:
+        text, *_ = file.name.partition(".")
+        keep_output(
+            output_name(text, name, FURTHER),
+            translate(list(read_lines(file)), **SEARCHES[FURTHER]),
+            model,
+            references=None,
+            scores={"figures": {}},
+            pages=[],
+            command=f"{command} --further {file.name}",
+            seed=seed,
+        )
 
 
 def weights_sha256(model):

@@ -2,15 +2,17 @@
 
     python benchmarks/multi30k.py --data MULTI30K --runs quality
     python benchmarks/multi30k.py --data MULTI30K --runs quality --only raw de-en
+    python benchmarks/multi30k.py --runs quality --only seed-11 --further SOURCES [SOURCES ...]
     python benchmarks/multi30k.py --table
 
 One model a seed, one run after the other, on all cores. The recipe is fixed before: nothing here
 is chosen by the scores of the test split, which are computed once, at the end of each run. `raw`
 is the same recipe on text that is not tokenized, `de-en` the same from German to English, for which
 nothing was tuned. `--set` is for keys that the recipe leaves at their defaults, as the precision:
-bfloat16 is faster on some processors only. The command may be interrupted: given again, it goes on
-at the exact batch. The figures of each run are written to `benchmarks/results/multi30k`,
-the translations of the test split to `benchmarks/outputs`.
+bfloat16 is faster on some processors only. `--further` translates other files, without references,
+by models that were scored before, and refuses others. The command may be interrupted: given again,
+it goes on at the exact batch. The figures of each run are written to `benchmarks/results/multi30k`,
+the translations to `benchmarks/outputs`.
 """
 
 import argparse
@@ -22,12 +24,13 @@ import statistics
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from kept_outputs import keep_output
+from kept_outputs import keep_further, keep_output, read_scores
 from scored_runs import (
     AVERAGED,
     NUMBER,
     SEARCHES,
     TEXT,
+    averaged,
     read_results,
     score_run,
     table,
@@ -36,7 +39,7 @@ from scored_runs import (
     write_result,
 )
 
-from keras_transformer import evaluation
+import keras_transformer as kt
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.runs import Recipe
 
@@ -64,6 +67,8 @@ def measure(name, data, runs, settings):
     recipe = Recipe.load("multi30k_en_de", [*RUNS[name], *settings])
     found = train_run(recipe, data, runs / name)
     _, references = recipe.data.test
+    changed = ["--set", *settings] if settings else []
+    command = " ".join(["python benchmarks/multi30k.py --only", name, *changed])
 
     def keep(column, translations, model):
         if column == CHOSEN:
@@ -74,7 +79,7 @@ def measure(name, data, runs, settings):
                 references=f"multi30k/{references}",
                 scores=kept_scores(f"multi30k/{references}", translations, data),
                 pages=["results.md"],
-                command=f"python benchmarks/multi30k.py --only {name}",
+                command=command,
                 seed=recipe.training.seed,
             )
 
@@ -83,10 +88,23 @@ def measure(name, data, runs, settings):
     write_result("multi30k", name, found | {"settings": settings} | scores)
 
 
+def translate_further(name, runs, files):
+    """Keeps translations of files that have no references, by a model that was scored before."""
+    kept = read_scores().get(f"multi30k/{name}", {})
+    keep_further(
+        name,
+        kt.load_run(runs / name, model=averaged(runs / name)),
+        files,
+        scored=kept.get("weights_sha256"),
+        command=kept.get("command"),
+        seed=kept.get("seed"),
+    )
+
+
 def kept_scores(references, outputs, data):
     """Returns the figures of a page, of outputs for a file of references, and their signature."""
     file = data / references.removeprefix("multi30k/")
-    score = evaluation.bleu(outputs, list(read_lines(file)), tokenized=".tok." in file.name)
+    score = kt.evaluation.bleu(outputs, list(read_lines(file)), tokenized=".tok." in file.name)
     return {"figures": {"BLEU": round(score.value, 2)}, "signature": score.signature}
 
 
@@ -94,7 +112,7 @@ def check_calibration(data, outputs):
     """Raises an error unless BLEU scores the published outputs as published."""
     references = list(read_lines(data / "test_2016_flickr.lc.norm.tok.de.gz"))
     for name, expected in CALIBRATION.items():
-        score = evaluation.bleu(list(read_lines(outputs / name)), references, tokenized=True)
+        score = kt.evaluation.bleu(list(read_lines(outputs / name)), references, tokenized=True)
         print(f"{name}: {score.value:.3f}, published output: {expected:.3f}")
         if round(score.value, 3) != expected:
             raise SystemExit(f"BLEU of {name} must be {expected}. Received: {score}")
@@ -133,10 +151,16 @@ def main():
         **{"nargs": "+", "default": [], "metavar": "KEY=VALUE", "dest": "settings"},
         help="settings to change, as training.precision=mixed_bfloat16; kept with the figures",
     )
+    parser.add_argument("--further", nargs="+", type=pathlib.Path, help="files to translate")
     parser.add_argument("--calibration", type=pathlib.Path, help="folder of published outputs")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     arguments = parser.parse_args()
-    if not arguments.table:
+    if arguments.further:
+        if arguments.runs is None:
+            parser.error("--further needs --runs")
+        for name in arguments.only:
+            translate_further(name, arguments.runs, arguments.further)
+    elif not arguments.table:
         if arguments.data is None or (arguments.runs or arguments.calibration) is None:
             parser.error("--data and --runs are required, unless --table is given")
         if arguments.calibration:

@@ -29,7 +29,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import multi30k
-from kept_outputs import keep_output, output_name, weights_sha256
+from kept_outputs import keep_further, keep_output, output_name, weights_sha256
 from scored_runs import (
     AVERAGED,
     NUMBER,
@@ -45,7 +45,6 @@ from scored_runs import (
 )
 
 import keras_transformer as kt
-from keras_transformer.data.corpus import read_lines
 from keras_transformer.runs import Recipe
 
 RECIPE = "multi30k_en_de"
@@ -207,21 +206,8 @@ def keep(family, references, name, seed, outputs, model):
 def translate_further(family, files):
     """Keeps translations of files that have no references, by models that were scored before."""
     for name, seed, translate in family.translators():
-        model = translate.engine.model
-        if weights_sha256(model) != result_of(name).get("weights_sha256"):
-            raise SystemExit(f"{name} must be the model that was scored. Its weights are others.")
-        for file in files:
-            text, *_ = file.name.partition(".")
-            keep_output(
-                output_name(text, name, "beam 5"),
-                translate(list(read_lines(file)), **SEARCHES["beam 5"]),
-                model,
-                references=None,
-                scores={"figures": {}},
-                pages=[],
-                command=f"{family.command} --further {file.name}",
-                seed=seed,
-            )
+        scored = result_of(name).get("weights_sha256")
+        keep_further(name, translate, files, scored=scored, command=family.command, seed=seed)
 
 
 def result_of(name):
