@@ -66,8 +66,7 @@ def named_errors(path: pathlib.Path) -> Iterator[None]:
 
 def move_file(new: pathlib.Path, path: pathlib.Path) -> None:
     """Renames a complete file to `path`, and flushes it and its name to disk."""
-    with open(new, "rb+") as file:
-        os.fsync(file.fileno())
+    _flush_file(new)
     os.replace(new, path)
     _flush_folder(path.parent)
 
@@ -92,7 +91,7 @@ def atomic_folder(path: Path) -> Iterator[pathlib.Path]:
             the folder that it points to is replaced.
 
     Raises:
-        OSError: if the folder cannot be written or moved; it names `path`.
+        OSError: if the folder cannot be written or moved; the message names `path`.
     """
     place = restore_folder(path)
     with named_errors(place):
@@ -119,17 +118,17 @@ def restore_folder(path: Path) -> pathlib.Path:
         path: path of the folder, which need not exist.
 
     Returns:
-        `pathlib.Path`, the same without symbolic links.
+        `pathlib.Path`: `path` without symbolic links.
 
     Raises:
-        FileNotFoundError: if the folder cannot be moved back; it says where the folder is.
+        FileNotFoundError: if the folder cannot be moved back; the message says where it is.
     """
     place = pathlib.Path(path).resolve()
     while not place.exists() and (old := _moved_folder(place)):
         try:
             os.rename(old, place)
         except OSError as error:
-            if old.exists() and not place.exists():  # else another process has moved one of them
+            if old.exists() and not place.exists():  # else another process was quicker
                 raise FileNotFoundError(
                     f"{str(place)!r} is missing: a process that was replacing it has moved it to "
                     f"{str(old)!r}, and was killed. It cannot be moved back ({error.strerror}). "
@@ -150,21 +149,25 @@ def _moved_folder(place):
 
 def _replace_folder(new, path):
     """Renames the complete folder `new` to `path`; moves a folder at `path` beside `new` first."""
-    for file in new.rglob("*"):
-        if file.is_file():
-            with open(file, "rb+") as opened:
-                os.fsync(opened.fileno())
+    for file in filter(pathlib.Path.is_file, new.rglob("*")):
+        _flush_file(file)
     for number in itertools.count():
         try:
             os.rename(new, path)
             break
         except OSError as error:
-            # There is a folder at `path`: the old one, or one of another process since.
+            # `path` is a folder: the old one, or one that another process has written since.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         with contextlib.suppress(FileNotFoundError):  # another process was quicker
             os.rename(path, new.with_name(f"old{number}"))
     _flush_folder(path.parent)
+
+
+def _flush_file(path):
+    """Flushes the content of a file to disk."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
 
 
 def _flush_folder(folder):

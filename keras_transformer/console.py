@@ -34,7 +34,8 @@ def progress_bar(columns: Sequence[Any], is_shown: bool) -> Iterator[Any]:
         *columns,
         console=console,
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # else rich takes what goes to a file or a pipe
+        # Output to a file or a pipe must not go through rich.
+        redirect_stdout=sys.stdout.isatty(),
         disable=not is_shown,
     )
     # At the end of a disabled bar, rich before 14.1 prints an empty line.

@@ -1,4 +1,4 @@
-"""The backend that a command runs on: which one, and its import."""
+"""Chooses and imports the backend that a command runs on."""
 
 import contextlib
 import importlib
@@ -19,7 +19,7 @@ UNUSED = ("jax", "matplotlib", "pandas")
 def import_backend() -> None:
     """Imports Keras with the backend of `backend_name`.
 
-    If that is another one than TensorFlow, nothing can import TensorFlow from then on.
+    With another backend than TensorFlow, nothing can import TensorFlow from then on.
     """
     name = backend_name()
     if name not in BACKENDS:
@@ -36,8 +36,8 @@ def import_backend() -> None:
 def backend_name() -> str:
     """Returns `KERAS_BACKEND`, else the backend of `keras.json`, else the first in `BACKENDS`.
 
-    `KERAS_BACKEND` counts in any case, `keras.json` only if its backend is installed: Keras writes
-    that file itself, with TensorFlow in it. If no backend is installed, it is TensorFlow.
+    A backend in `keras.json` that is not installed is ignored: Keras writes that file itself, with
+    TensorFlow in it. If no backend is installed, returns `"tensorflow"`.
     """
     if name := os.environ.get("KERAS_BACKEND"):
         return name

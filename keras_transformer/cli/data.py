@@ -54,7 +54,7 @@ def vocabulary(
     ] = 1.0,
     tags: Annotated[
         list[str] | None,
-        typer.Option("--tag", help="Tag of a corpus, such as <news>: a token. Repeat for more."),
+        typer.Option("--tag", help="Tag of a corpus, such as <news>. May be given several times."),
     ] = None,
     protected_symbols: Annotated[
         int, typer.Option(help="Symbols that take the place of protected text.", min=0)
@@ -91,12 +91,12 @@ def vocabulary(
     print(f"{output}: {tokenizer.vocabulary_size:,} tokens")
 
 
-# How `split` reads files with both sides: {name of an option: its type and help, its default}.
+# Options of `split` for files that hold both sides: {name: (type with help, default)}.
 READING: dict[str, tuple[Any, Any]] = {
     name: (Annotated[kind | None, typer.Option(help=text)], None)
     for name, kind, text in (
         ("columns", tuple[str, str], "The columns of source and target: names, or numbers from 1."),
-        ("languages", tuple[str, str], "The languages of source and target, of TMX; or names."),
+        ("languages", tuple[str, str], "Languages of source and target in TMX; else column names."),
         ("delimiter", str, "The character between two columns of CSV. [default: ,]"),
         ("accelerator", str, "The mark of a key in labels of .po and .mo: &, _ or ~."),
     )
@@ -119,7 +119,7 @@ def split(
     output: Annotated[Path, typer.Option(help="Folder to write the files to.")] = Path("."),
     validation: Annotated[int, typer.Option(help="Pairs for validation.", min=0)] = 1000,
     test: Annotated[int, typer.Option(help="Pairs for the test.", min=0)] = 1000,
-    seed: Annotated[int, typer.Option(help="Another seed, another split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random split.")] = 0,
 ) -> None:
     """Split a corpus into train, val and test; no sentence of val and test is in train.
 

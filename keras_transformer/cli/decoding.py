@@ -89,33 +89,32 @@ def translate(
     if output is not None:
         options.check_output(output)
     settings = {"beam_size": mbr} | settings if mbr else settings
-    opened_input = open_bytes(input) if input else contextlib.nullcontext(sys.stdin.buffer)
-    with stream.ends_at_once(), opened_input as source:
+    input_context = open_bytes(input) if input else contextlib.nullcontext(sys.stdin.buffer)
+    with stream.ends_at_once(), input_context as source:
         total = count_lines(source)
-        asked: dict[str, Any] = {"n_best": mbr or n_best or 1}
-        asked["batch_sentences"] = batch_sentences
+        call: dict[str, Any] = {"n_best": mbr or n_best or 1, "batch_sentences": batch_sentences}
         translator = translators.load_folders(runs, model, dtype=dtype, **settings)
-        translator([], **asked)  # a wrong option is an error before a line arrives
-        opened: AbstractContextManager[stream.Output | Journal]
+        translator([], **call)  # a wrong option is an error before a line arrives
+        output_context: AbstractContextManager[stream.Output | Journal]
         if output is None or stream.is_device(output):
-            opened = stream.open_output(output)
+            output_context = stream.open_output(output)
         else:
             form = {"dtype": dtype, "n_best": n_best, "scores": scores, "mbr": [mbr, mbr_utility]}
-            decisive = stream.what_decides(translator, runs, model, asked | form)
+            beginning = stream.journal_settings(translator, runs, model, call | form)
             partial = output.resolve().with_name(f"{output.resolve().name}.partial")
-            opened = Journal(partial, decisive).opened(source, moves_to=output)
+            output_context = Journal(partial, beginning).opened(source, moves_to=output)
         has_bar = output is not None or not sys.stdout.isatty()
-        with opened as written, sentence_progress(total, written.lines, has_bar) as progress:
-            asked["on_progress"] = progress
+        with output_context as writer, sentence_progress(total, writer.lines, has_bar) as progress:
+            call["on_progress"] = progress
             is_pipe = total is None and output is None
-            chunks = read_chunks(source, written.lines + 1, is_pipe)
+            chunks = read_chunks(source, writer.lines + 1, is_pipe)
             name = str(input or "standard input")
-            results = stream.translate_chunks(translator, chunks, name, asked, ahead=not is_pipe)
+            results = stream.translate_chunks(translator, chunks, name, call, ahead=not is_pipe)
             for chunk, _, answers in results:
                 if mbr is not None:
                     answers = [by_mbr(ranks, mbr_utility)[: n_best or 1] for ranks in answers]
                 table = hypothesis_rows(answers, n_best is not None, scores, chunk.first)
-                written.append(stream.as_lines(rows(table)), chunk)
+                writer.append(stream.as_lines(rows(table)), chunk)
                 for report in long_line_reports(answers, chunk.first):
                     console.print(report)
 

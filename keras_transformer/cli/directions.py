@@ -1,4 +1,4 @@
-"""What `evaluate` and `export` score: the lines of a split, of one direction or of several."""
+"""The lines that `evaluate` and `export` score, grouped by translation direction."""
 
 import itertools
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ class Part:
         languages: codes of source and target; `None` if it is not stated.
         is_of_recipe: whether the lines are of a split of the recipe. Its `languages` may be names
             in a file rather than codes of the model.
-        is_paired: whether equal sources are merged into one line with several references.
+        merges_sources: whether equal sources become one line with several references.
     """
 
     sources: list[str]
     references: list[list[Any]]
     languages: Sequence[str | None] = (None, None)
     is_of_recipe: bool = False
-    is_paired: bool = False
+    merges_sources: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Direction:
     Attributes:
         sources, references: as in `Part`.
         languages: dict of `source_language` and `target_language`, as a call of a translator takes
-            them; those that the settings of the translator have may be missing.
+            them. It may lack a language that the translator's settings have.
     """
 
     sources: list[str]
@@ -61,15 +61,15 @@ def read_parts(
 ) -> list[Part]:
     """Reads the files that are given, or else a split of the recipe: a part for each corpus.
 
-    Published scores count every line of a pair of files, so equal sources are not merged there.
+    Published scores count every line, so two files of lines keep equal sources apart.
 
     Args:
         run: path of the run.
         data: path of the folder of the recipe's data.
-        sources, references: paths of the files. One file of sources has one or more of references;
-            several have one each.
-        settings: those of the translator. With several files, the codes of languages are removed
-            from it: they belong to the parts.
+        sources, references: paths of the files. One file of sources may have several files of
+            references; several files of sources have one each.
+        settings: the translator's settings. With several files of sources, the codes of languages
+            move from here to the parts.
         split: `"test"` or `"validation"`.
     """
     from keras_transformer.runs.folder import RunFolder
@@ -92,7 +92,7 @@ def read_parts(
                 references=[[target for _, target in pairs]],
                 languages=corpus.languages or (None, None),
                 is_of_recipe=True,
-                is_paired="file" in mapping,
+                merges_sources="file" in mapping,
             )
         )
     return parts
@@ -112,12 +112,13 @@ def split_pairs(run: Path, data: Path, split: str, instead: str) -> Any:
 
 
 def _read_files(sources, references, settings):
+    """Returns a `Part` for each file of sources."""
     from keras_transformer.data.corpus import read_parallel
 
     if len(sources) == 1:
-        groups, languages = [references], [(None, None)]
+        references_of_sources, languages = [references], [(None, None)]
     elif len(sources) == len(references):
-        groups = [[path] for path in references]
+        references_of_sources = [[path] for path in references]
         codes = [_codes_of(settings, name, len(sources)) for name in LANGUAGES]
         languages = list(zip(*codes, strict=True))
     else:
@@ -126,11 +127,11 @@ def _read_files(sources, references, settings):
             f"{len(sources)} --source, {len(references)} --reference"
         )
     parts = []
-    for path, group, codes in zip(sources, groups, languages, strict=True):
-        corpora = [list(read_parallel(path, other, allow_empty=True)) for other in group]
+    for path, targets, codes in zip(sources, references_of_sources, languages, strict=True):
+        corpora = [list(read_parallel(path, target, allow_empty=True)) for target in targets]
         if not corpora[0]:
             raise ValueError(f"`--source` must hold a line to translate. Received: {path}")
-        columns = [[target for _, target in corpus] for corpus in corpora]
+        columns = [[reference for _, reference in corpus] for corpus in corpora]
         lines = [line for line, _ in corpora[0]]
         parts.append(Part(sources=lines, references=columns, languages=codes))
     return parts
@@ -150,34 +151,37 @@ def _codes_of(settings, name, count):
 def directions_of(parts: list[Part], translator: Any) -> list[Direction]:
     """Returns the directions of parts, in their order; parts of equal languages are one direction.
 
-    A part that states no language has that of the translator's settings. If the model has no tokens
-    of languages, all parts of a recipe are one direction.
+    A part without a language has that of the translator's settings. If the model has no tokens of
+    languages, all parts of a recipe are one direction.
     """
-    language_ids = translator.source_tokenizer.language_ids
-    grouped: dict[tuple, list[Part]] = {}
+    groups: dict[tuple, list[Part]] = {}
     for part in parts:
-        languages = dict(zip(LANGUAGES, part.languages, strict=True))
-        if language_ids:
-            settings = vars(translator.text_settings)
-            asked = {name: code or settings[name] for name, code in languages.items()}
-            languages = {
-                name: code and find_language(code, name, language_ids)
-                for name, code in asked.items()
-            }
-        elif part.is_of_recipe:
-            languages = {}
-        stated = tuple((name, code) for name, code in languages.items() if code)
-        grouped.setdefault(stated, []).append(part)
-    return [_direction_of(group, dict(stated)) for stated, group in grouped.items()]
+        languages = _languages_of(part, translator)
+        groups.setdefault(tuple(languages.items()), []).append(part)
+    return [_direction_of(group, dict(languages)) for languages, group in groups.items()]
+
+
+def _languages_of(part, translator):
+    """Returns the `languages` of the `Direction` of a part."""
+    language_ids = translator.source_tokenizer.language_ids
+    if part.is_of_recipe and not language_ids:
+        return {}
+    languages = dict(zip(LANGUAGES, part.languages, strict=True))
+    if language_ids:
+        settings = vars(translator.text_settings)
+        for name, code in languages.items():
+            code = code or settings[name]
+            languages[name] = code and find_language(code, name, language_ids)
+    return {name: code for name, code in languages.items() if code}
 
 
 def _direction_of(parts, languages):
     """Returns the `Direction` of the lines of some parts, one part after the other."""
     sources = [line for part in parts for line in part.sources]
-    # The lists of the first reference of each line, one for each part; then those of the second.
+    # First the list of each part's first references, then of its second ones, and so on.
     lists_of_parts = zip(*(part.references for part in parts), strict=True)
     references = [list(itertools.chain.from_iterable(lists)) for lists in lists_of_parts]
-    if all(part.is_paired for part in parts):
+    if all(part.merges_sources for part in parts):
         pairs = list(zip(sources, *references, strict=True))
         sources, references = evaluation.merge_references(pairs)
         if repeated := len(pairs) - len(sources):

@@ -1,4 +1,4 @@
-"""Command that makes a corpus of what a model translates: `distil`."""
+"""The command `distil`: a teacher translates text, as a training corpus for a student."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.settings import read_yaml, yaml_text
 from keras_transformer.texts import count_lines, lines_of, read_chunks
 
-# No line is split: `kept_pairs` leaves out those that were cut off.
+# Each line is translated whole; `kept_pairs` leaves out lines that were cut off.
 WHOLE = {"on_too_long": "truncate", "split": "lines", "protect": ()}
 # Characters that a file of lines would not keep: ends of lines, and the byte order mark.
 NO_TEXT = frozenset("\r\n\ufeff")
@@ -48,7 +48,7 @@ MinProbabilityOption = Annotated[
     float,
     typer.Option(
         help="Leave out a translation if the geometric mean of the probabilities of its tokens is "
-        "lower.",
+        "below this.",
         min=0,
         max=1,
     ),
@@ -56,7 +56,8 @@ MinProbabilityOption = Annotated[
 MaxRatioOption = Annotated[
     float,
     typer.Option(
-        help="Leave out a pair if a side has more than this times the characters of the other.",
+        help="Leave out a pair if one side has more than this many times the characters of the "
+        "other.",
         min=1,
     ),
 ]
@@ -84,8 +85,8 @@ def distil(
 
     Pairs that a student should not learn are left out, and counted. NAME.yaml is the recipe with
     the pairs as one more corpus. A teacher is a run, or a folder of CTranslate2. After a kill, the
-    same command goes on. With another --min-probability or --max-length-ratio, it translates
-    nothing, and chooses the pairs anew.
+    same command goes on. With another --min-probability or --max-length-ratio, it only chooses the
+    pairs anew.
 
     Example:
 
@@ -103,21 +104,21 @@ def distil(
     to_translate = (target if reverse else source for source, target in pairs)
     lines = itertools.chain(to_translate, read_lines(text) if text else ())
     translator = translators.load_folders(teachers, **settings | WHOLE)
-    asked: dict[str, Any] = {"n_best": n_best}
-    translator([], **asked)  # a wrong option is an error before the work begins
+    call: dict[str, Any] = {"n_best": n_best}
+    translator([], **call)  # a wrong option is an error before the work begins
     translations_file = with_ending(output, "jsonl")
     with stream.ends_at_once(), tempfile.TemporaryFile(dir=output.parent) as source:
         source.writelines(stream.as_lines([line]).encode() for line in lines)
         source.seek(0)
         total = count_lines(source)
-        decisive = stream.what_decides(translator, teachers, None, asked)
-        opened = Journal(translations_file, decisive).opened(source)
-        with opened as written, sentence_progress(total, written.lines) as progress:
-            asked["on_progress"] = progress
-            chunks = read_chunks(source, written.lines + 1)
-            results = stream.translate_chunks(translator, chunks, "the text", asked)
+        beginning = stream.journal_settings(translator, teachers, None, call)
+        context = Journal(translations_file, beginning).opened(source)
+        with context as journal, sentence_progress(total, journal.lines) as progress:
+            call["on_progress"] = progress
+            chunks = read_chunks(source, journal.lines + 1)
+            results = stream.translate_chunks(translator, chunks, "the text", call)
             for chunk, sources, answers in results:
-                written.append(stream.as_lines(map(row_of, sources, answers)), chunk)
+                journal.append(stream.as_lines(map(row_of, sources, answers)), chunk)
     distilled = kept_pairs(translations_file, reverse, min_probability, max_length_ratio)
     number = write_pairs(distilled, files[:2])
     write_text(files[2], student_recipe(recipe, parsed, data, files))
@@ -176,16 +177,16 @@ def kept_pairs(path, is_reverse, min_probability, max_length_ratio):
 
     def read(path, log):
         for source, targets in map(json.loads, lines_of(path)):
-            for text, probability, is_whole in targets:
-                rules = {
+            for text, probability, is_complete in targets:
+                faults = {
                     "empty": not (source.strip() and text.strip()),
-                    "cut": not is_whole,
+                    "cut": not is_complete,
                     "line break": not NO_TEXT.isdisjoint(source + text),
                     "improbable": probability < min_probability,
                 }
                 pair = (text, source) if is_reverse else (source, text)
-                if reason := next((name for name, holds in rules.items() if holds), None):
-                    log.skip(reason, *pair)
+                if reasons := [name for name, is_fault in faults.items() if is_fault]:
+                    log.skip(reasons[0], *pair)
                 else:
                     yield pair
 

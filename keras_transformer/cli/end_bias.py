@@ -89,12 +89,12 @@ class EndBias:
         Args:
             option: value of `--end-bias`.
             run: path of the run.
-            text: those of `TEXT` that the user gave.
+            text: the options of `TEXT` that the user gave.
         """
-        of_text = [f"--{name}" for name, value in text.items() if value]
-        if option != AUTO and of_text:
-            received = of_text if option is None else [*of_text, f"--end-bias {option}"]
-            must = f"`{of_text[0]}` needs `--end-bias auto`."
+        text_options = [f"--{name}" for name, value in text.items() if value]
+        if option != AUTO and text_options:
+            received = text_options + ([] if option is None else [f"--end-bias {option}"])
+            must = f"`{text_options[0]}` needs `--end-bias auto`."
             raise ValueError(f"{must} Received: {', '.join(received)}")
         if option is None:
             return cls(number=0.0)

@@ -50,7 +50,7 @@ def one_line_errors():
 
 
 def _is_for_users(error):
-    """Whether a `raise` statement of the package raised an error, whose message says what to do."""
+    """Whether the package itself raised an error, so that the message says what to do."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return last.filename.startswith(PACKAGE) and (last.line or "").startswith("raise")
 

@@ -12,9 +12,9 @@ from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.directions import Direction, directions_of, read_parts, split_pairs
 from keras_transformer.console import console
 
-MOST_REPORTS = 5  # maximum number of reports on long lines
-MOST_LENGTH_RATIO = 1.3  # longer translations probably repeat themselves
-IN_TABLE = "bleu", "chrf"
+MAX_REPORTS = 5  # on long lines
+MAX_LENGTH_RATIO = 1.3  # longer translations probably repeat themselves
+TABLE_SCORES = "bleu", "chrf"
 
 commands = typer.Typer()
 
@@ -70,10 +70,10 @@ def evaluate(
 
     WER: lines that equal no reference; PER and CER: edits per 100 tokens and characters.
 
-    Several directions of a model of many languages have a row each: several --source with one
-    --reference each and languages with commas, or corpora with `languages` in the recipe's test.
+    A model of many languages gets a row for each direction. Give several --source, as many
+    --reference, and languages with commas; or set `languages` of the corpora in the recipe's test.
 
-    Nothing here computes COMET: its models would have to be downloaded. Use --output.
+    COMET is not computed, because its models would have to be downloaded: use --output.
 
     Example:
 
@@ -94,7 +94,9 @@ def evaluate(
     translator = translators.load_runs(runs, model, **settings)
     directions = directions_of(parts, translator)
     baseline_lines = read_baseline(baseline, directions) if baseline else []
-    results = [evaluated(translator, direction, n_best, tokenized) for direction in directions]
+    results = [
+        evaluate_direction(translator, direction, n_best, tokenized) for direction in directions
+    ]
     for result in results:
         first_references = result.direction.references[0]
         print_samples(samples, result.direction.sources, result.translations, first_references)
@@ -183,10 +185,10 @@ def notes(translator, answers, sources, references):
     from keras_transformer.data.report import UnknownSymbols
     from keras_transformer.decoding.reports import line_reports
 
-    yield from line_reports(answers, most=MOST_REPORTS)
+    yield from line_reports(answers, most=MAX_REPORTS)
     translated = sum(len(best.text) for best, *_ in answers)
     expected = sum(len(text or "") for text in references[0])
-    if translated > MOST_LENGTH_RATIO * expected > 0:
+    if translated > MAX_LENGTH_RATIO * expected > 0:
         yield (
             f"The translations have {translated / expected:.2f} times the characters of the "
             "references: a model that is trained too little repeats itself. Train for more epochs; "
@@ -206,7 +208,7 @@ def print_samples(number, *columns):
         print("source       {}\ntranslation  {}\nreference    {}\n".format(*row))
 
 
-def evaluated(translator, direction, n_best, tokenized):
+def evaluate_direction(translator, direction, n_best, tokenized):
     """Translates and scores the lines of a direction; returns an `Evaluation`."""
     references = direction.references
     answers = translators.with_progress(
@@ -235,7 +237,7 @@ def print_table(results):
     """Prints a row for each direction, and the signatures of the scores."""
     rows = [("direction", "lines", "BLEU", "chrF2", "unfinished")]
     for result in results:
-        scores = [result.scores.get(name) for name in IN_TABLE]
+        scores = [result.scores.get(name) for name in TABLE_SCORES]
         values = ["-" if score is None else f"{score.value:.2f}" for score in scores]
         lines, unfinished = f"{len(result.answers):,}", f"{result.unfinished:,}"
         rows.append((result.direction.name, lines, *values, unfinished))
@@ -296,9 +298,9 @@ def record(folder, settings, results):
 
 
 def score_names(references, tokenized):
-    """Returns the names of all scores, without BLEU if even the references themselves score 0.
+    """Returns the names of all scores, without BLEU if no reference has a 4-gram.
 
-    They do if none of them has a 4-gram.
+    Even the references themselves would then score 0.
     """
     complete = ([text or "" for text in texts] for texts in references)
     has_bleu = any(evaluation.bleu(texts, texts, tokenized=tokenized).value for texts in complete)

@@ -162,20 +162,20 @@ def compare_examples(translator, folder):
     def texts_of(translate, **settings):
         return [best.text for best, *_ in translate(lines, n_best=1, **settings)]
 
-    def different(ours, theirs):
-        return [row for row in zip(lines, ours, theirs, strict=True) if row[1] != row[2]]
+    def differences(run_texts, texts):
+        return [row for row in zip(lines, run_texts, texts, strict=True) if row[1] != row[2]]
 
-    translations = texts_of(engine)
-    if not (rows := different(texts_of(translator), translations)):
+    texts = texts_of(engine)
+    if not (rows := differences(texts_of(translator), texts)):
         console.print(f"CTranslate2 translates all {len(lines):,} examples as the run does.")
         return
-    line, ours, theirs = map(shown, rows[0])
-    greedy = different(texts_of(translator, beam_size=1), texts_of(engine, beam_size=1))
+    line, run_text, text = map(shown, rows[0])
+    greedy = differences(texts_of(translator, beam_size=1), texts_of(engine, beam_size=1))
     rules = {name: getattr(engine.settings, name) for name in ("length_penalty", "stopping")}
-    same_rules = different(texts_of(translator, **rules), translations)
+    same_rules = differences(texts_of(translator, **rules), texts)
     console.print(
         f"CTranslate2 translates {len(rows):,} of {len(lines):,} examples otherwise than the run, "
-        f"such as {line}: {theirs}, not {ours}. With `--beam-size 1` for both, {len(greedy):,} "
+        f"such as {line}: {text}, not {run_text}. With `--beam-size 1` for both, {len(greedy):,} "
         f"differ; with CTranslate2's rules for both (`search` of the card), {len(same_rules):,}."
     )
 

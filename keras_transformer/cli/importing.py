@@ -74,7 +74,7 @@ def import_(
         typer.Option(help="`float32`, or `bfloat16`, which halves the weights and rounds them."),
     ] = "float32",
 ) -> None:
-    """Import a model of Marian, such as those of OPUS-MT, of M2M-100 or NLLB-200, as a run.
+    """Import a model of Marian (such as those of OPUS-MT), M2M-100 or NLLB-200 as a run.
 
     The run is like any other: translate, score, evaluate, export, serve; to fine-tune one of
     Marian, name it as `training.init_from` of a recipe. `hub`, `opus-mt` and `marian` are the same.
@@ -116,6 +116,6 @@ def _print_facts(translator, origin):
     console.print(f"Licence: {origin['license']}")
     console.print(f"Attribution: {origin['attribution']}")
     if languages:
-        if translator.source_tokenizer.language_ids:
-            console.print("--source-language must be given, and is one of the same languages.")
         console.print(f"--target-language is one of: {', '.join(languages)}")
+        if translator.source_tokenizer.language_ids:
+            console.print("--source-language must be given too, and is one of the same languages.")

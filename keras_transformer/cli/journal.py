@@ -1,4 +1,4 @@
-"""`Journal`: a file that grows with its input, and goes on after a kill."""
+"""`Journal`: an output file that the same command resumes after a kill."""
 
 import contextlib
 import dataclasses
@@ -17,13 +17,13 @@ from keras_transformer.texts import CHUNK_BYTES, Chunk
 
 @dataclasses.dataclass
 class State:
-    """How far a file is, and what decides its content, as its JSON says.
+    """What is done of a file, and what decides its content.
 
     Args:
         lines: number of lines of the input that are done.
-        read: number of their bytes.
+        read: number of bytes of these lines.
         written: number of bytes in the file.
-        settings: dict of JSON, with which the file was begun.
+        settings: dict of JSON: those of `Journal` when the file was begun.
         input: SHA-256 of the bytes that were read.
     """
 
@@ -35,9 +35,9 @@ class State:
 
 
 class Journal:
-    """A file that grows chunk by chunk. After a kill, the same call goes on; another is refused.
+    """A file that grows chunk by chunk. After a kill, only the same call can go on.
 
-    `NAME.json` beside it is its `State`. `.NAME.lock` is there while a process writes.
+    `NAME.json` beside the file holds its `State`. `.NAME.lock` is there while a process writes.
 
     Args:
         path: path of the file.
@@ -63,20 +63,20 @@ class Journal:
 
     @contextlib.contextmanager
     def opened(self, stream: Any, moves_to: Path | None = None) -> Iterator[Self]:
-        """Opens the file, new or where it was left.
+        """Creates the file, or opens it to go on after the lines that are done.
 
         Args:
-            stream: the input, at its beginning; what is done already is read.
-            moves_to: path of a file that the file replaces at the end of the block. Optional.
+            stream: the input, at its beginning. The lines that are done are read and skipped.
+            moves_to: path that the file is moved to at the end of the block. Optional.
 
         Raises:
-            ValueError: if the file was begun with other settings or another input, or is not of
-                this program. It is unchanged.
+            ValueError: if the file was begun with other settings or another input, or by another
+                program. The file is unchanged.
             RunInUseError: if another process writes the file.
         """
         with file_lock(self._path.with_name(f".{self._path.name}.lock"), "writing this file"):
-            if (stored := self._stored()) is not None:
-                self._go_on(stored, stream)
+            if (stored := self._stored_state()) is not None:
+                self._resume(stored, stream)
             self._write_state()  # before the first byte of the file
             self._path.touch()
             os.truncate(self._path, self._state.written)
@@ -90,7 +90,7 @@ class Journal:
                 self._state_file.unlink()
 
     def append(self, text: str, chunk: Chunk) -> None:
-        """Writes the text that was made of the next chunk of the input, and flushes it to disk."""
+        """Writes the output of the next chunk of the input, and flushes it to disk."""
         state = self._state
         with named_errors(self._path), open(self._path, "ab") as file:
             file.write(text.encode("utf-8"))
@@ -106,7 +106,7 @@ class Journal:
     def _write_state(self):
         write_text(self._state_file, json.dumps(dataclasses.asdict(self._state)))
 
-    def _stored(self):
+    def _stored_state(self):
         """Returns the `State` of a file that was begun, or `None`."""
         size = self._path.stat().st_size if self._path.exists() else 0
         if not size:
@@ -121,12 +121,12 @@ class Journal:
             "delete it"
         )
 
-    def _go_on(self, stored, stream):
-        """Reads the input that is done; raises a `ValueError` if it or a setting has changed."""
-        left = stored.read
-        while left and (block := stream.read(min(left, CHUNK_BYTES))):
+    def _resume(self, stored, stream):
+        """Skips the input that is done; raises a `ValueError` if it or a setting has changed."""
+        remaining = stored.read
+        while remaining and (block := stream.read(min(remaining, CHUNK_BYTES))):
             self._digest.update(block)
-            left -= len(block)
+            remaining -= len(block)
         old = stored.settings | {"input": stored.input}
         new = self._state.settings | {"input": self._digest.hexdigest()}
         if changed := [name for name in old | new if old.get(name) != new.get(name)]:

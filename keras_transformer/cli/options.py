@@ -70,21 +70,21 @@ SEARCH_FIELDS = {
 }
 # Settings that are lists, with the type of an item. An option for a language takes one code.
 ITEMS: dict[str, Any] = {"suppressed_tokens": int, "protect": str}
-# The settings of commands that need only the best translation, and of `score`.
+# The settings of commands that need only the best translation of each line ...
 ONE_BEST = tuple(name for name in SEARCH_FIELDS if name != "distinct_texts")
+# ... of those that also translate each line whole ...
 OF_PIECES = ("on_too_long", "split", "protect")
 OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
+# ... and of `score`.
 OF_SCORES = ("length_penalty", "alpha", "max_source_tokens", *LANGUAGES)
-
-
-# How "none" is passed on, for an option that is given once, and for one that may be repeated.
+# {text of an option's value: the value}; the second is that of an option that may be repeated.
 NONE_VALUES: dict[str, Any] = {"none": None, "['none']": ()}
 
 
 def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator: a command's parameter `settings` becomes options, one for each search setting.
 
-    `settings` holds those that the user gave; the others are those of the run.
+    `settings` is a dict of the settings that the user gave.
 
     Args:
         names: settings. Defaults to all of `SEARCH_FIELDS`.
@@ -120,8 +120,8 @@ def expand(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator: a command's parameter becomes several options.
 
-    The parameter is a dict of the options that the user gave. The value "none" becomes `None`; for
-    an option that may be given several times, an empty tuple.
+    The parameter is a dict of the options that the user gave. The value "none" becomes `None`, or
+    an empty tuple if the option may be given several times.
 
     Args:
         parameter: str, the name of the parameter.
@@ -134,13 +134,14 @@ def expand(
 
     def decorate(command):
         @functools.wraps(command)
-        def expanded(**values):
-            asked = {name: values.pop(name) for name in options}
-            chosen = {name: value for name, value in asked.items() if value not in (None, [])}
-            values[parameter] = {
-                name: NONE_VALUES.get(str(value), value) for name, value in chosen.items()
+        def expanded(**arguments):
+            values = {name: arguments.pop(name) for name in options}
+            arguments[parameter] = {
+                name: NONE_VALUES.get(str(value), value)
+                for name, value in values.items()
+                if value not in (None, [])
             }
-            command(**values)
+            command(**arguments)
 
         parameters = []
         for p in inspect.signature(command).parameters.values():

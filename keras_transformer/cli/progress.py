@@ -18,7 +18,7 @@ def sentence_progress(total, before=0, is_shown=True):
 
     Args:
         total: number of sentences, or `None` if it is not known.
-        before: number of sentences that another process did. Defaults to `0`.
+        before: number of sentences that an earlier process did. Defaults to `0`.
         is_shown: `False` if the terminal shows the results themselves. Defaults to `True`.
 
     Yields:
@@ -42,7 +42,7 @@ def sentence_progress(total, before=0, is_shown=True):
             is_due = now - printed >= SECONDS_BETWEEN_LINES and done not in (before, total)
             if bar.disable and is_due:
                 printed = now
-                # The total may be an estimate, which is exceeded.
+                # `total` may be an estimate that is too low.
                 left = datetime.timedelta(seconds=round(max((total or done) - done, 0) / rate))
                 of, end = (f" of {total:,}", f", {left} left") if total else ("", "")
                 console.print(f"{done:,}{of} sentences, {rate:,.1f}/s{end}")

@@ -59,7 +59,7 @@ def serve(
         str, typer.Option(help="Address to listen on; 0.0.0.0 or :: for all of them.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="0 takes a free one, which is printed.", min=0, max=65535)
+        int, typer.Option(help="0 takes a free port, which is printed.", min=0, max=65535)
     ] = 8000,
     max_batch: Annotated[int, typer.Option(help="Maximum lines in a batch.", min=1)] = 32,
     workers: Annotated[
@@ -76,7 +76,7 @@ def serve(
         typer.Option(help="Origin whose pages may call the server. May be repeated."),
     ] = None,
     sentences: Annotated[
-        bool, typer.Option("--sentences/--lines", help="What /translate gives the model at once.")
+        bool, typer.Option("--sentences/--lines", help="Whether /translate splits lines first.")
     ] = True,
     protect: Protect = None,
     forwarded_allow_ips: Annotated[

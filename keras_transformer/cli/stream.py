@@ -32,7 +32,7 @@ def translate_chunks(
         translator: called as a `Translator`.
         chunks: iterable of `Chunk`.
         name: name of their stream in errors.
-        options: dict, those of each call.
+        options: dict of keyword arguments of each call.
         ahead: whether the next chunk may be read before a chunk is yielded, so that CTranslate2
             does not wait for Python between two chunks. Defaults to `True`.
     """
@@ -93,7 +93,7 @@ def is_device(path):
 
 
 def write_lines(lines, path=None):
-    """Writes each string as one line: to a file, atomically, or as `open_output` does."""
+    """Writes each string as one line, to a file (atomically), a device or standard output."""
     if path is None or is_device(path):
         with open_output(path) as output:
             output.append(as_lines(lines))
@@ -126,14 +126,17 @@ def open_output(path: Path | None) -> Iterator[Output]:
         yield Output(file)
 
 
-def what_decides(translator, runs, model, options):
-    """Returns a dict of JSON with everything but its source that decides a translation.
+def journal_settings(translator, runs, model, options):
+    """Returns the `settings` of a `Journal`: all that decides a translation, but its source.
 
     Args:
         translator: what `load_translator` returned for `runs` and `model`.
         runs: list of paths: runs, or one exported folder.
         model: path of another model file of the run, or `None`.
         options: dict of JSON: the options of the call.
+
+    Returns:
+        dict of JSON.
     """
     from keras_transformer.data.tokenizer_file import file_names
     from keras_transformer.runs.folder import RunFolder
@@ -147,15 +150,15 @@ def what_decides(translator, runs, model, options):
         models = [model] if model else [RunFolder(run).model_file for run in runs]
         files = [*models]
         for path in folder.tokenizer_files(folder.recipe().vocabulary.joint):
-            of_path = (path.with_name(name) for name in file_names(path))
-            files += filter(Path.is_file, of_path)
+            tokenizer_files = (path.with_name(name) for name in file_names(path))
+            files += filter(Path.is_file, tokenizer_files)
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())
     search = {name: repr(value) for name, value in translator.all_settings.items()}
     libraries = ("keras_transformer", *engine.libraries)
     versions = {name: sys.modules[name].__version__ for name in libraries}
-    # Only those that are set, so that a file which an earlier version began without them goes on.
+    # Variables that are not set are left out: earlier versions did not write them.
     variables = {name: os.environ[name] for name in engine.variables if name in os.environ}
     computation = {"model": digest.hexdigest()[:16], "processor": processor()}
     return computation | versions | variables | search | options

@@ -20,7 +20,7 @@ OTHER_TOKENS = 4 + 256  # special tokens and bytes, which every trained model ha
 
 
 def with_pieces(pieces: SentencePieces, code: str, added: Sequence[str]) -> SentencePieces:
-    """Returns the pieces of a model and new ones, into which only texts in one language are split.
+    """Returns the pieces of a model and new ones for texts in one language alone.
 
     Args:
         pieces: those of the model.
@@ -71,17 +71,17 @@ def learn_pieces(
     characters = [piece for piece in new if len(piece) == 1][: math.ceil(number / 2)]
     longer = [piece for piece in new if len(piece) > 1]
     reached = _reached(model, characters + longer)[:number]
-    # The cut may have removed a piece by way of which another one is reached, so check again.
+    # The cut may have removed a piece that another one is merged from, so check again.
     return _reached(model, reached)
 
 
 def split_pieces(pieces: SentencePieces, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the numbers of the pieces into which a model splits each text, as it is."""
+    """Returns the numbers of the pieces of each text, split without normalisation."""
     return _load(_bare(pieces.model_bytes)).encode([*texts])
 
 
 def _reached(model, added):
-    """Returns those of the added pieces that a model with all of the returned ones keeps whole."""
+    """Leaves out added pieces until a model with the remaining ones keeps each of them whole."""
     while added:
         processor = _load(_bare(model + _tail(model, added)))
         rows = processor.encode(added, out_type=str)

@@ -52,7 +52,7 @@ class Passes:
         return np.repeat(rows, np.take(self._weights, self.parts_of(rows)))
 
     def lengths(self, lengths: np.ndarray) -> np.ndarray:
-        """Returns the lengths `(pairs, 2)` with the tag of each source; an empty one has no tag."""
+        """Returns the lengths `(pairs, 2)` with tags counted; an empty source gets no tag."""
         if not self.tag_ids:
             return lengths
         lengths = np.array(lengths)
@@ -161,7 +161,7 @@ def _split(order, negative_lengths, lengths, rows, noise, batch_tokens, batch_se
     while start < len(order):
         longest = -int(negative_lengths[start])
         batch_size = batch_sentences or max(1, (batch_tokens or 0) // longest)
-        # Of the dtype of the array: NumPy would copy it to compare it with other numbers.
+        # In the array's dtype: to compare it with a number of another, NumPy would copy the array.
         limit = negative_lengths.dtype.type(math.ceil(-(1 - BUCKET_WIDTH) * longest))
         num_similar = int(np.searchsorted(negative_lengths, limit)) - start
         num_batches = max(1, num_similar // batch_size)

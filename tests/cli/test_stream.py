@@ -181,7 +181,7 @@ def translate(lines, **options):
 texts.CHUNK_BYTES, translate.source_tokenizer = 1 << 15, SimpleNamespace(unknown=None)
 translate.engine = Engine()
 translators.load_folders = lambda *_, **__: translate
-stream.what_decides = lambda *_: {}
+stream.journal_settings = lambda *_: {}
 main()
 """
 
