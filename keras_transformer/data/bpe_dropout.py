@@ -86,7 +86,7 @@ class BpeDropout:
         return rows
 
     def _find_symbols(self, word):
-        """Returns the ids of a word's characters and symbols, of their bytes if they have none."""
+        """Returns the ids of a word's characters and symbols; of their bytes if they lack an id."""
         ids = []
         for character in self._characters.findall(word):
             if character in self._ids:

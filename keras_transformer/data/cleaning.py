@@ -40,8 +40,8 @@ class CleaningSettings(Settings):
     identical: bool = setting(False, "Pairs with equal sides.")
     max_word_length: int | None = setting(
         None,
-        "Pairs with a longer word, in characters. A character of a script without spaces is a "
-        "word.",
+        "Pairs with a word of more characters than this. In a script without spaces, each "
+        "character is a word.",
         at_least=1,
     )
     max_character_ratio: float | None = setting(
@@ -51,11 +51,11 @@ class CleaningSettings(Settings):
     )
     max_other_script: float | None = setting(
         None,
-        "Pairs with a side of which a larger share of the letters is in scripts that its language "
-        "does not use. A language uses the scripts of at least 5% of the letters that its side of "
-        "the corpus has had so far; the corpus is read once, in chunks of 65,536 pairs. A letter "
-        "that Unicode gives to several scripts, such as `ー`, counts for each of them. Japanese "
-        "uses three scripts.",
+        "Pairs with a side that has more than this fraction of its letters in scripts that its "
+        "language does not use. A language uses a script if at least 5% of the letters so far, on "
+        "its side of the corpus, are of this script; the corpus is read once, in chunks of 65,536 "
+        "pairs. A letter that Unicode gives to several scripts, such as `ー`, counts for each of "
+        "them. Japanese uses three scripts.",
         at_least=0,
         at_most=1,
     )
@@ -94,15 +94,15 @@ class Cleaner:
             if self._settings.duplicates:
                 is_repeated = self._are_repeated(chunk)
             for pair, is_duplicate in zip(chunk, is_repeated, strict=True):
-                broken = (reason for reason, is_broken in rules.items() if is_broken(*pair))
-                reason = "duplicate" if is_duplicate else next(broken, None)
+                reasons = (reason for reason, is_broken in rules.items() if is_broken(*pair))
+                reason = "duplicate" if is_duplicate else next(reasons, None)
                 if reason is None:
                     yield pair
                 else:
                     skip(reason, *pair)
 
     def _are_repeated(self, pairs):
-        """Returns for each pair whether it is equal to an earlier one, and remembers all."""
+        """Returns for each pair whether it equals an earlier one; remembers the hashes of all."""
         import numpy as np  # not at the top: recipes are read without it
 
         texts = ("\0".join(pair).encode(errors="surrogatepass") for pair in pairs)
@@ -118,7 +118,7 @@ class Cleaner:
 
 
 def _rules(settings):
-    """Returns the rules for single pairs: {reason: function that tells if a pair is left out}."""
+    """Returns {reason: function that tells whether a pair is left out}, without the script rule."""
     rules = {}
     if settings.identical:
         rules["identical sides"] = lambda source, target: source.strip() == target.strip() != ""
@@ -131,10 +131,10 @@ def _rules(settings):
 
 
 def _script_rule(share, character_counts):
-    """Returns the rule for scripts, as those of `_rules`.
+    """Returns the function that tells whether a pair has too many letters of other scripts.
 
     Args:
-        share: maximum fraction of a text's letters that are in scripts its side does not use.
+        share: maximum fraction of a text's letters in scripts that its side does not use.
         character_counts: how often each side has had each character.
     """
     other_letters = [

@@ -87,7 +87,7 @@ class Corpora(Pairs):
         return add_placeholders(self._pairs(), count, rate, seed)
 
     def _pairs(self):
-        """Yields the pairs without placeholders; sets `part` before each, and `counts` at last."""
+        """Yields the pairs without placeholders; sets `part` before each, `counts` at the end."""
         log = ReadLog()
         cleaner = self._cleaning and Cleaner(self._cleaning)
         overlaps = {name: {"sources": 0, "pairs": 0} for name in self._held_out}
@@ -122,7 +122,7 @@ class Corpora(Pairs):
         """How many pairs stand in other splits too: `{name: {"sources": number, "pairs": number}}`.
 
         `"sources"` is the number of pairs whose source stands there, with any target. The pairs are
-        read again if `counts` lack these numbers, or an older token store has them of other splits.
+        read again if `counts`, perhaps from an older token store, are not of these other splits.
         """
         if not self._held_out:
             return {}

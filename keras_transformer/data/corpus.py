@@ -177,7 +177,7 @@ def find_files(patterns, argument, are_lines=False):
     Args:
         patterns: a path, a glob, or an iterable of these.
         argument: name of the argument in errors.
-        are_lines: whether a file that holds both sides by its ending is an error.
+        are_lines: whether a file is an error if its ending says that it holds both sides.
     """
     is_single = isinstance(patterns, str | os.PathLike)
     paths = []

@@ -18,8 +18,8 @@ from keras_transformer.texts import import_extra
 
 # The white space of Python's `str.split()`, and the space symbol.
 WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
-# The tag of a language at the beginning of a text, up to the first "<<"; and a whole text, with the
-# tag, if there is one, as its group.
+# The tag of a language at the beginning of a text, up to the first "<<"; and a whole text, whose
+# group is the tag, or empty.
 _TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
 
 
@@ -106,8 +106,8 @@ class GraphSentencePieces(tf.Module):
         self._has_other_pieces = pieces.rules["has_other_pieces"]
         self._dropped = [vocabulary.ids[piece] for piece in pieces.rules["dropped_pieces"]]
         self._tokens = tokens
-        # With tags, SentencePiece gives strings rather than numbers, and a table has their ids: a
-        # text may then also give a piece that only the model of the other side has.
+        # With tags, SentencePiece gives strings, and a table maps them to ids: text that is no
+        # piece of this model may be one of the other side's model, which the vocabulary has too.
         self._ids: Any = None
         if pieces.reads_tags:
             ids = tf.range(len(vocabulary.tokens))
@@ -146,7 +146,10 @@ class GraphSentencePieces(tf.Module):
         return text
 
     def _keep_spaces(self, pieces):
-        """Detokenizes, and removes one leading space; tensorflow-text would remove all of them."""
+        """Detokenizes, and removes one leading space.
+
+        tensorflow-text removes all leading spaces of a text, so it gets a full stop in front.
+        """
         first = pieces[:, :1]
         first = first.with_values(tf.strings.regex_replace(first.values, "^" + SPACE_SYMBOL, ""))
         stop = tf.fill([pieces.nrows(), 1], ".")
@@ -250,9 +253,9 @@ def _table(texts, ids, unknown):
 
 
 def _ties_of(vocabulary):
-    """Returns the number of each id's root, -1 if it has none, and its length; see `tied_pieces`.
+    """Returns an int64 tensor `(V, 2)`: a number for the root of each token, and its length.
 
-    The result is an int64 tensor `(V, 2)`.
+    They are -1 and 0 for a token without a root, see `tied_pieces`.
     """
     tied = tied_pieces(vocabulary)
     numbers = {root: number for number, (root, _) in enumerate(tied.values())}
@@ -281,10 +284,10 @@ def _import_tensorflow_text():
     return import_extra(["tensorflow_text"], "A tokenizer in a TensorFlow graph needs", requirement)
 
 
-def _without_ids(token_ids, left_out):
-    """Returns token ids as int32, as a `RaggedTensor` without some ids."""
+def _without_ids(token_ids, dropped_ids):
+    """Returns token ids without some of them, as an int32 `RaggedTensor`."""
     token_ids = ints_of(token_ids)
-    is_kept = functools.reduce(operator.and_, [token_ids != token_id for token_id in left_out])
+    is_kept = functools.reduce(operator.and_, [token_ids != token_id for token_id in dropped_ids])
     return tf.ragged.boolean_mask(token_ids, is_kept)
 
 

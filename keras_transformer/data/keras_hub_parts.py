@@ -39,7 +39,7 @@ def keras_hub_parts(
 
 
 def layer_pieces(layer: Any) -> FunctionPieces:
-    """Returns the pieces of a layer, by graphs of its methods, which eagerly return lists."""
+    """Returns the pieces of a layer. Its methods run in graphs: eagerly they return lists."""
     text = tf.TensorSpec([None], tf.string)
     token_ids = tf.RaggedTensorSpec([None, None], tf.int32)
     return FunctionPieces(

@@ -1,4 +1,4 @@
-"""`Pairs`: sentence pairs, and what a data set may ask of them besides the pairs. Pure Python."""
+"""`Pairs`: sentence pairs, and the facts about them that data sets use. Pure Python."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -63,7 +63,7 @@ def prepare(text: str, normalization: str | None) -> str:
 def tied_pieces(pieces: Iterable[str]) -> dict[Any, tuple[str, int]]:
     """Returns the root and the length of each piece that repeats the same text as another one.
 
-    `..` and `...` repeat `.`: they are its root, and both of their orders are the same text.
+    `..` and `...` repeat `.`, which is their root: `..` `...` and `...` `..` are the same text.
     """
     pieces_of_root = collections.defaultdict(list)
     for piece in filter(None, pieces):
@@ -90,7 +90,7 @@ class SentencePieces:
         dropped_pieces: pieces that `decode` leaves out.
         sorts_ties: whether neighbours that repeat the same text are put into the order of their
             lengths. In a unigram model `..` `...` has the score of `...` `..`, and versions of
-            SentencePiece choose differently, by how they round.
+            SentencePiece choose differently, because they round differently.
         tag: what `encode` puts before every text that is not empty. Optional.
         added_language: code of the language whose texts are read with the whole model; see
             `for_language`. Optional.
@@ -206,7 +206,10 @@ class SentencePieces:
     def normalize(self, text: str) -> str:
         """Returns the text that the model reads; a `ValueError` if `normalization` is `None`."""
         if self.normalization is None:
-            raise ValueError(f"The rule by which the model reads text is its own: {self.kind!r}.")
+            raise ValueError(
+                "The SentencePiece model normalises texts by its own rule, which this method does "
+                f"not know. Received: kind={self.kind!r}"
+            )
         return normalize(text, self.normalization)
 
     def _sort_ties(self, rows):
@@ -237,11 +240,11 @@ class SymbolPieces:
     """Symbols of texts: characters, or words between white space. Others are `<unk>`.
 
     Args:
-        kind: `"characters"`: a symbol is the longest of `symbols` that the text goes on with, else
-            a code point; or `"words"`: a symbol is what stands between white space.
+        kind: `"characters"`: the next symbol of a text is the longest of `symbols` that it begins
+            with, else a code point; or `"words"`: a symbol is what stands between white space.
         normalization: `"nfc"` or `"nfd"`, by which texts are read; `"identity"`: as they are.
-        symbols: the known ones in the order of their numbers, which follow those of the 4 special
-            tokens.
+        symbols: the known symbols in the order of their numbers, which begin after those of the 4
+            special tokens.
 
     Attributes:
         symbols: list of the texts of all pieces, special tokens included.

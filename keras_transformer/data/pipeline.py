@@ -310,16 +310,16 @@ class BatchStream:
         rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
         num_rows, *planned_sizes = self.shape(rows)
         is_split = "subword_regularization" in self.settings
-        # `None`: that of the longest row, which is known after the split.
+        # `None`: the size of the longest row, which is known after the split.
         sizes = [None, None] if is_split and self._shapes is None else planned_sizes
-        made = slice(0, None) if own is None or is_split else own(num_rows)
-        sources, targets = self._noisy_rows(rows[made], sizes, rng)
+        needed = slice(0, None) if own is None or is_split else own(num_rows)
+        sources, targets = self._noisy_rows(rows[needed], sizes, rng)
         tokenizer, target_tokenizer = self._tokenizers
         encoder_ids, _ = _padded(
-            sources, tokenizer.pad_token_id, sizes[0], num_rows=num_rows, first=made.start
+            sources, tokenizer.pad_token_id, sizes[0], num_rows=num_rows, first=needed.start
         )
         labels, is_label = _padded(
-            targets, target_tokenizer.pad_token_id, sizes[1], num_rows=num_rows, first=made.start
+            targets, target_tokenizer.pad_token_id, sizes[1], num_rows=num_rows, first=needed.start
         )
         # a b END -> START a b: the labels shifted right by one.
         start = np.full((num_rows, 1), target_tokenizer.start_token_id, np.int32)
@@ -338,7 +338,7 @@ class BatchStream:
 
         Args:
             pairs: int array, the pair indices.
-            sizes: maximum tokens of a row of each side; `None`: that of the dataset.
+            sizes: maximum tokens of a row of each side; `None`: the maximum of the dataset.
             rng: draws the splits.
         """
         # A tag and a language need room in a row; no split changes them.
@@ -358,8 +358,8 @@ class BatchStream:
     def _choose_shapes(self, options):
         """Returns the `Shapes` of the batches, or `None` if they are not limited.
 
-        Sets `_planned`, int32 `(pairs, 2)`: the tokens that each side is expected to have after a
-        new split. By these lengths `shape` finds the shape of a batch.
+        Sets `_planned`, int32 `(pairs, 2)`: the expected number of tokens of each side after a new
+        split, by which `shape` finds the shape of a batch.
         """
         if options.shapes is None:
             return None
@@ -378,6 +378,7 @@ class BatchStream:
         )
 
     def _arrays(self, own=None):
+        """Yields `arrays` of each batch of an iteration, from where `seek` has set its start."""
         self.is_read = True
         epoch = self._epoch  # another iterator may advance `self._epoch`
         batches = self.batches(epoch)[self._batch :]

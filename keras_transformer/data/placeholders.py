@@ -78,9 +78,9 @@ def _joined(rng, names, pairs):
     remaining = iter(names)
     sides = ["", ""]
     for place, texts in enumerate([*pairs, ("", "")]):
-        here = " ".join(itertools.islice(remaining, places.count(place)))
-        if here:
+        inserted = " ".join(itertools.islice(remaining, places.count(place)))
+        if inserted:
             before = rng.choice(_BEFORE if sides[0] else ("",))
-            here = before + here + rng.choice(_BEHIND)
-        sides = [side + here + text for side, text in zip(sides, texts, strict=True)]
+            inserted = before + inserted + rng.choice(_BEHIND)
+        sides = [side + inserted + text for side, text in zip(sides, texts, strict=True)]
     return tuple(side.strip() for side in sides)

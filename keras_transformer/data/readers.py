@@ -67,11 +67,12 @@ class ReadOptions(Settings):
 
 
 class ReadLog:
-    """What a reader says about a corpus besides its pairs.
+    """Counts what a reader leaves out, and what it reads as source and target.
 
     Attributes:
         left_out: {reason: [number of entries that are no pairs, examples]}.
-        read_as: {what the two sides are, if the file decided it: [number of pairs, examples]}.
+        read_as: {columns or languages of the two sides: [number of pairs, examples]}, for TMX, and
+            for tables of more than two columns that are read by number.
     """
 
     def __init__(self) -> None:
@@ -208,8 +209,8 @@ def _parquet(stream, name, options, log):
 def _fields(row, where, options):
     """Returns the texts of source and target of a row, a dict; null is an empty text.
 
-    Without these fields, they are those of the dict in its field `translation`, as in data sets on
-    the Hub of Hugging Face.
+    If the row lacks these fields, they are read from the dict in its field `translation`, as in
+    data sets on the Hub of Hugging Face.
     """
     names = options.fields()
     row = row if isinstance(row, dict) else {}
@@ -287,10 +288,10 @@ def _label(text, other, mark):
     words = re.finditer(r"\S+", text)
     marks = [start for word in words for start in _marks(word, mark, word[0] in names)]
     if marks:
-        # One that begins a word wins: `_Open file_name`.
+        # A mark that begins a word comes first: `_Open file_name`.
         start = min(marks, key=lambda start: text[start - 1 : start].isalnum())
         before, after = text[:start], text[start + 1 :]
-        # `(&O)` stands behind a text none of whose letters can be the key: remove it whole.
+        # `(&O)` stands behind a text without a letter that can be the key: remove it whole.
         if before.endswith("(") and after[1:2] == ")":
             before, after = before[:-1], after[2:]
         text = before + after
@@ -311,9 +312,9 @@ def _marks(word, mark, is_name):
     for match in re.finditer(re.escape(mark), text):
         before, after = text[: match.start()], text[match.end() :]
         is_inside = before[-1:].isalnum()
-        # Inside a word, not as in `R&D`.
-        is_possible = after[:1].islower() and text.count(mark) == 1 and not is_name
-        if after[:1].isalpha() and (not is_inside or is_possible):
+        # Inside a word, as in `E&xit`; not as in `R&D`.
+        may_be_inside = after[:1].islower() and text.count(mark) == 1 and not is_name
+        if after[:1].isalpha() and (may_be_inside or not is_inside):
             yield word.start() + match.start()
 
 

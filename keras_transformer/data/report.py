@@ -86,8 +86,8 @@ class DatasetReport:
         shapes: the shapes `(B, S, T)` of all batches, if their number is limited.
         notes: lines on the corpora: passes and pairs of each, what was left out, with examples, and
             how many pairs are in other splits too.
-        overlaps: how many pairs are in other splits too, and of how many only the source need be:
-            `{name of the split: {"sources": number, "pairs": number}}`, also with a token store.
+        overlaps: how many pairs, and how many of their sources, are in other splits too:
+            `{name of the split: {"sources": number, "pairs": number}}`.
     """
 
     pairs_read: int
@@ -132,7 +132,7 @@ class DatasetReport:
 
 
 class Sample:
-    """Every n-th of many items, at most `SAMPLE_SIZE` of them; n doubles while items come.
+    """Every n-th of many items. If there are more than `SAMPLE_SIZE` of them, n doubles.
 
     Args:
         stream: iterable of items. Iterating over the sample yields all of them. Optional.
@@ -224,11 +224,11 @@ class UnknownSymbols:
                 self.counts[symbol] += times
                 self._lines.setdefault(symbol, (number, line))
 
-    def note(self, what: str) -> str | None:
+    def note(self, name: str) -> str | None:
         """Returns a line of text on the unknown symbols, `None` if there are none.
 
         Args:
-            what: what the counted lines are, in words.
+            name: name of the counted lines, such as `"the source"`.
         """
         if not self.counts:
             return None
@@ -239,7 +239,7 @@ class UnknownSymbols:
             for symbol in frequent
         )
         note = (
-            f"{self.counts.total():,} symbols of {what} are not in the vocabulary, and are <unk> "
+            f"{self.counts.total():,} symbols of {name} are not in the vocabulary, and are <unk> "
             f"to the model; {len(self.counts):,} different ones: {examples}"
         )
         if any(self._has_other_form(self._lines[symbol][1]) for symbol in frequent):
@@ -291,6 +291,6 @@ def described(dropped):
 
 
 def _difference(before, after):
-    """Returns as text how two texts go on from a little before the place where they differ."""
+    """Returns two texts, shortened, from a little before the place where they differ."""
     start = max(0, len(os.path.commonprefix([before, after])) - SHOWN // 2)
     return f"{shown(before[start:])} -> {shown(after[start:])}"

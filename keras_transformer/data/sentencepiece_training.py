@@ -20,8 +20,8 @@ def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **opti
         lines: iterable of normalised strings that UTF-8 can encode.
         vocabulary_size: number of tokens; fewer if the text yields fewer.
         normalization: the rule by which the lines were normalised, as in `Tokenizer.train`.
-        max_lines: if there are more lines, trains on a uniform sample of this many, and notes so in
-            the model.
+        max_lines: if there are more lines, trains on a uniform sample of this many, and writes into
+            the model that it did.
         **options: options of `SentencePieceTrainer.train`.
 
     Returns:
@@ -32,8 +32,8 @@ def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **opti
     """
     import sentencepiece
 
-    # If `lines` raises an exception, SentencePiece raises a RuntimeError instead, 0.2.0 a
-    # SystemError: keep the original exception, to raise it below.
+    # If `lines` raises an exception, SentencePiece raises another one instead: a RuntimeError, or
+    # in version 0.2.0 a SystemError. Keep the original exception, to raise it below.
     failures, num_lines = [], 0
 
     def guarded_lines():
@@ -87,11 +87,12 @@ def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **opti
 
 
 def _normalizer_options(normalization, folder):
-    """Returns the options by which SentencePiece itself normalises. The lines already are.
+    """Returns the options for the normalisation of SentencePiece itself; the lines need none.
 
-    For "nfkc" it is the same rule, so that other SentencePiece tools normalise the same way. It has
-    no NFC: for the other rules, a file in `folder` has a table (code point, tab, code point) of one
-    row. With an empty table, SentencePiece prints to stderr each time the model is loaded.
+    For "nfkc" the rule is the same, so that other SentencePiece tools normalise the same way. For
+    the other rules, which SentencePiece does not have, a table of one row (code point, tab, code
+    point) is written into `folder`: with an empty table, SentencePiece prints to stderr each time
+    the model is loaded.
     """
     if normalization == "nfkc":
         return {"normalization_rule_name": "nfkc"}

@@ -96,7 +96,7 @@ def choose_rows(num_pairs: list[int], max_rows: list[int]) -> tuple[list[int], l
         batches[shape] = -(-remaining // max_rows[shape])
         if batches[shape] == 1:  # fill it: smaller shapes may then need fewer batches
             rows[shape] = min(max_rows[shape], remaining + sum(num_pairs[:shape]))
-        else:  # as many rows in each batch, so that the last one has few that are free
+        else:  # equal batches, so that the last one has few free rows
             rows[shape] = -(-remaining // batches[shape])
         free_rows = rows[shape] * batches[shape] - remaining
     return rows, batches
@@ -167,16 +167,16 @@ def _count_pairs_that_fit(lengths, source_lengths, target_lengths):
 
 
 def _with_one_more_shape(totals, num_pairs, slots):
-    """Returns the fewest slots of the pairs of each candidate, with one more smaller shape.
+    """Returns `totals` if one more shape may lie inside each candidate.
 
-    With `inner` as the next smaller shape, the pairs that fit into it need `totals[inner]` slots,
-    and each other pair of `outer` needs `slots[outer]`. Candidates with equally many slots per pair
-    share one search for the best inner shape: a cumulative minimum over all shapes that are not
-    longer.
+    With the candidate `inner` inside of `outer`, the pairs that fit into `inner` need
+    `totals[inner]` slots, and each other pair of `outer` needs `slots[outer]`. Candidates with
+    equally many slots per pair share one search for the best inner shape: a cumulative minimum over
+    all shapes that are not longer.
     """
     fewest = np.empty_like(totals)
     for outer_slots in np.unique(slots):
-        # Slots that the pairs of the inner shape need, less those that they need in the outer one.
+        # How many more slots the pairs of each inner shape need in it than in the outer one.
         change = totals - num_pairs * outer_slots
         change = np.minimum.accumulate(np.minimum.accumulate(change, axis=0), axis=1)
         fewest = np.where(slots == outer_slots, change + num_pairs * outer_slots, fewest)

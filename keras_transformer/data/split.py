@@ -33,7 +33,7 @@ def split_pairs(
     Args:
         pairs: (source, target) strings.
         validation, test: number of pairs of these parts.
-        seed: another seed, another split.
+        seed: seed of the random choice.
 
     Returns:
         `{"train": ..., "val": ..., "test": ...}`, the positions of the pairs, in their order.
@@ -79,9 +79,9 @@ def split_files(
 ) -> dict[Path, int]:
     """Splits a corpus into the files `train`, `val` and `test` of a folder, see `split_pairs`.
 
-    Lines, also those of TSV, are unchanged and in their order. A file has the ending of what it was
-    split from, without that of a compression. Other formats, and TSV whose columns have names,
-    become TSV of two columns, where each run of white space is one space.
+    Lines, also those of TSV, are unchanged and in their order. A file has the ending of the file
+    that it was split from, without `.gz` and the like. Other formats, and TSV whose columns have
+    names, become TSV of two columns, where each run of white space is one space.
 
     Args:
         source, target: files, as for `read_parallel`; without `target`, one or several with both
@@ -105,13 +105,8 @@ def split_files(
     is_tsv = not has_names and BOTH_SIDES.isdisjoint(map(suffix_of, sources))
     keeps_lines = target is not None or is_tsv
     endings = [suffix_of(name) or ".txt" if keeps_lines else ".tsv" for name in inputs]
-    if len(set(endings)) < len(endings):  # such as a.txt and b.txt
-        endings = [".source", ".target"]
-    files = {name: [Path(output, name + ending) for ending in endings] for name in PARTS[::-1]}
-    existing = [str(file) for part in files.values() for file in part if file.exists()]
-    if existing:
-        raise FileExistsError(f"{', '.join(existing)} exist. Give another folder, or move them")
-    lines: list[Sequence[str]]  # those of each output file, before the split
+    files = _new_files(output, endings)
+    lines: list[Sequence[str]]  # the lines of each input before the split
     if target is not None:
         pairs = list(read_parallel(source, target))
         lines = list(zip(*pairs, strict=True))
@@ -130,6 +125,17 @@ def split_files(
                 text = "".join(f"{side[row]}\n" for row in parts[name])
                 partial.write_text(text, "utf-8", newline="\n")
     return {path: len(parts[name]) for name, paths in files.items() for path in paths}
+
+
+def _new_files(folder, endings):
+    """Returns `{part: paths to write, one for each ending}`; raises if one of them exists."""
+    if len(set(endings)) < len(endings):  # such as a.txt and b.txt
+        endings = [".source", ".target"]
+    files = {name: [Path(folder, name + ending) for ending in endings] for name in PARTS[::-1]}
+    existing = [str(file) for part in files.values() for file in part if file.exists()]
+    if existing:
+        raise FileExistsError(f"{', '.join(existing)} exist. Give another folder, or move them")
+    return files
 
 
 def _read_tsv(sources, options, log):

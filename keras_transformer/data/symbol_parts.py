@@ -45,7 +45,7 @@ def symbol_parts(kind: str, symbols: Iterable[str], normalization: str) -> Parts
 
 def learn_words(lines: Iterable[str], size: int | None, normalization: str) -> Parts:
     """Returns the parts for the words of lines; see `Tokenizer.words`."""
-    split = _empty(WORDS, normalization).split
+    split = _without_symbols(WORDS, normalization).split
     return _learn(WORDS, lines, split, size, normalization)
 
 
@@ -57,8 +57,8 @@ def learn_characters(
     graphemes: bool,
 ) -> Parts:
     """Returns the parts for the characters of lines; see `Tokenizer.characters`."""
-    split = _empty(CHARACTERS, normalization).split
-    # `split` of no known symbols gives the code points of a text, in the form of `normalization`.
+    # Without symbols, `split` gives the code points of a text, in the form of `normalization`.
+    split = _without_symbols(CHARACTERS, normalization).split
     normalized = ["".join(split(symbol)) for symbol in checked_lines(symbols, "symbols")]
     find = regex.compile(any_of(normalized, r"\X" if graphemes else ".")).findall
 
@@ -68,7 +68,8 @@ def learn_characters(
     return _learn(CHARACTERS, lines, read, size, normalization)
 
 
-def _empty(kind, normalization):
+def _without_symbols(kind, normalization):
+    """Returns pieces that know no symbol; checks the normalization."""
     check_choice("normalization", normalization, SYMBOL_NORMALIZATIONS)
     return SymbolPieces(kind, normalization, [])
 

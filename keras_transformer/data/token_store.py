@@ -1,7 +1,7 @@
 """Token ids of a corpus: in memory, or in a token store, whose files are mapped into memory.
 
 A store is a folder of plain arrays for `numpy.memmap`: nothing is copied, a row is found by its
-start, and no dependency is needed, as Arrow or ArrayRecord would be.
+start, and no further package is needed, such as Arrow or ArrayRecord.
 """
 
 import dataclasses
@@ -248,7 +248,7 @@ def _write(folder, pairs, tokenizers, advance, path, languages):
 def _open(path, pairs):
     """Returns the rows of a store, and sets the `counts` of the pairs, as if they had been read.
 
-    `None` if there is no store or, with a warning, it is damaged.
+    Returns `None` if there is no store. Warns and returns `None` if it is damaged.
     """
     if not path.is_dir():
         return None

@@ -44,8 +44,8 @@ class Tokenizer(TokenizerLike):
         tag: a token of the vocabulary, the first of every text that is not empty. Optional.
 
     Attributes:
-        kind: `"subwords"`, `"characters"`, `"words"`, `"sentencepiece"`, `"marian"` or
-            `"functions"`, those of KerasHub's WordPiece and byte-pair tokenizers.
+        kind: `"subwords"`, `"characters"`, `"words"`, `"sentencepiece"`, `"marian"`, or
+            `"functions"` for KerasHub's WordPiece and byte-pair tokenizers.
         vocabulary_size: number of token ids.
         pad_token_id, start_token_id, end_token_id: ids of the special tokens.
         unk_token_id: id of the unknown token; `None` if `kind` is `"functions"`.
@@ -214,8 +214,8 @@ class Tokenizer(TokenizerLike):
         """Returns a tokenizer with a token for each character of lines of text.
 
         White space is characters too; some symbols may be longer. A text is read from the left:
-        each token is the longest symbol of the vocabulary that the text goes on with. Each code
-        point that the vocabulary lacks becomes one `<unk>`. If all symbols are known,
+        each token is the longest symbol of the vocabulary that the remaining text begins with. Each
+        code point that the vocabulary lacks becomes one `<unk>`. If all symbols are known,
         `decode(encode(text)) == normalize(text)`:
 
         - `"identity"`: the text as it is;
@@ -254,7 +254,7 @@ class Tokenizer(TokenizerLike):
     ) -> Self:
         """Returns a tokenizer with a token for each word of lines of text.
 
-        A word is what stands between white space, such as phones or actions. Words that the
+        A word is what stands between white space, such as a phone or an action. Words that the
         vocabulary lacks become `<unk>`. If all words are known, `decode(encode(text))` is
         `" ".join(text.split())`, in NFC unless `normalization` is `"identity"`. The ids of padding,
         start, end and the unknown token are 0, 1, 2, 3; the most frequent words follow.
@@ -504,7 +504,7 @@ class Tokenizer(TokenizerLike):
 
         Args:
             rows: lists or arrays of ints, or a padded int array `(B, T)`; or the ids of one text.
-                `[]` is no rows.
+                `[]` gives `[]`.
 
         Returns:
             list of strings; for one text, a string. Incomplete UTF-8 sequences (a translation can
@@ -575,7 +575,7 @@ class Tokenizer(TokenizerLike):
 
     @functools.cached_property
     def _pieces_of_ids(self):
-        """The piece of each id in a tuple, `()` if it has no text; pieces of functions are ids."""
+        """`{id: (piece,)}`, or `()` for an id without text. Pieces of functions are the ids."""
         names = range(self.vocabulary_size) if self.kind == FUNCTIONS else self.vocabulary
         pieces = {i: (piece,) for i, piece in enumerate(names)}
         return pieces | dict.fromkeys(self._table.ids_without_text, ())

@@ -132,7 +132,7 @@ def file_names(path: Path) -> list[str]:
 
 
 def _symbol_kind(entries):
-    """Returns the kind of a file of symbols; raises if it is none, as `read_tokenizer` explains."""
+    """Returns the kind of a file of symbols; `read_tokenizer` completes the error for others."""
     kind = entries["kind"]
     if kind not in SYMBOL_KINDS:
         raise ValueError(f"Received: kind={kind!r}")

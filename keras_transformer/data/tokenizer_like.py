@@ -119,13 +119,13 @@ def check_tokenizers(
         target_tokenizer: `TokenizerLike` of the target. Defaults to `tokenizer`.
     """
     tokenizers = tokenizer, tokenizer if target_tokenizer is None else target_tokenizer
-    for argument, checked in zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True):
-        if missing := _missing_members(checked):
+    for argument, candidate in zip(("tokenizer", "target_tokenizer"), tokenizers, strict=True):
+        if missing := _missing_members(candidate):
             raise TypeError(
                 f"`{argument}` must be a `Tokenizer`, or of a class of your own that inherits from "
                 "`keras_transformer.data.TokenizerLike`. Received: "
-                f"{type(checked).__name__} without {', '.join(missing)}. For KerasHub's tokenizers "
-                "there is `Tokenizer.from_keras_hub`, for SentencePiece models "
+                f"{type(candidate).__name__} without {', '.join(missing)}. For KerasHub's "
+                "tokenizers there is `Tokenizer.from_keras_hub`, for SentencePiece models "
                 "`Tokenizer.from_sentencepiece`."
             )
     return tokenizers

@@ -20,7 +20,8 @@ class Vocabulary:
         learned_from: str, describes the sample of lines that it was learned from; empty if it was
             learned from all lines.
         language_ids: the id of each language's token, by its code, for M2M-100 and NLLB; see
-            `TokenizerLike`. No text gives these tokens, and they have no text. Defaults to none.
+            `TokenizerLike`. Text is never split into these tokens, and decoding leaves them out.
+            Defaults to none.
 
     Raises:
         ValueError: if the id of a special token or of a language is not in the vocabulary, or a
