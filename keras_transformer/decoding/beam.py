@@ -149,7 +149,7 @@ class BeamState(NamedTuple):
     totals: Tensor  # float32 (B, W): sums of the log-probs; IMPOSSIBLE in empty slots
     history: Tokens  # (B, W, T), of the active hypotheses
     finished: SearchResult  # (B, R, T), best first
-    ended: Tensor  # int32 (B,): the number of hypotheses that have ended
+    num_ended: Tensor  # int32 (B,): the number of hypotheses that have ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class BeamSearch(Search):
                 scores=ops.cast(ops.where(is_empty & is_best, 0.0, IMPOSSIBLE), "float32"),
                 log_probs=log_probs,
             ),
-            ended=ops.zeros_like(sentences.row),
+            num_ended=ops.zeros_like(sentences.row),
         )
 
     def step(self, index, state):
@@ -197,15 +197,15 @@ class BeamSearch(Search):
         ends = (tokens.token_ids == self.end_token_id) | is_last[:, None]
         # With "first_beams", only the best candidates can end.
         is_first_beams = self.settings.stopping == "first_beams"
-        most_ending = self.beam_size if is_first_beams else self.num_candidates
-        may_end = ends & (ops.arange(self.num_candidates) < most_ending)
-        ending_totals = ops.where(may_end, totals, IMPOSSIBLE)
-        finished = self._add_finished(state, history, ending_totals, length)
-        ended = state.ended + ops.sum(ops.cast(ending_totals > IMPOSSIBLE, "int32"), axis=1)
+        max_ends = self.beam_size if is_first_beams else self.num_candidates
+        may_end = ends & (ops.arange(self.num_candidates) < max_ends)
+        end_totals = ops.where(may_end, totals, IMPOSSIBLE)
+        finished = self._add_finished(state, history, end_totals, length)
+        num_ended = state.num_ended + ops.sum(ops.cast(end_totals > IMPOSSIBLE, "int32"), axis=1)
         # The candidates that stay active, `(B, W)`.
         totals, active = first_k(ops.where(ends, IMPOSSIBLE, totals), self.beam_size)
         if is_first_beams:
-            may_stop = (ended >= self.beam_size) | (totals[:, 0] == IMPOSSIBLE)
+            may_stop = (num_ended >= self.beam_size) | (totals[:, 0] == IMPOSSIBLE)
         else:
             worst_wanted = pick(finished.scores, sentences.wanted[:, None] - 1)
             may_stop = (self._bound(sentences, totals, length) <= worst_wanted)[:, 0]
@@ -218,7 +218,7 @@ class BeamSearch(Search):
             totals=ops.where(done[:, None], IMPOSSIBLE, totals),
             history=select(history, active),
             finished=finished,
-            ended=ended,
+            num_ended=num_ended,
         )
 
     def _candidates(self, logits, state, index):

@@ -92,7 +92,8 @@ class CTranslate2Engine(Engine):
         self._names = [distinct_tokens(source.vocabulary), distinct_tokens(target.vocabulary)]
         self._target_ids = {name: token_id for token_id, name in enumerate(self._names[1])}
         self.defaults = self.card["search"]
-        suppressed = tuple(self.defaults["suppressed_tokens"])  # in the bias of the model
+        # The bias of the exported model suppresses these tokens, and no others.
+        suppressed = tuple(self.defaults["suppressed_tokens"])
         self.held = self.held | {"suppressed_tokens": (suppressed,)}
         self._options = {"device": device, "inter_threads": workers, "intra_threads": 1}
         self._folder = folder.resolve()
@@ -115,16 +116,16 @@ class CTranslate2Engine(Engine):
         sources = self._tokens(source_ids, 0)
         prefixes = [[]] * len(sources) if prefix_ids is None else self._tokens(prefix_ids, 1)
         languages = [[]] * len(sources) if language_ids is None else self._tokens(language_ids, 1)
-        ranked = self._ranked(sources, languages, prefixes, settings, n_best)
-        shape = len(ranked), n_best
-        longest = max((len(tokens) for ranks in ranked for tokens, *_ in ranks), default=0)
+        hypotheses = self._hypotheses(sources, languages, prefixes, settings, n_best)
+        shape = len(hypotheses), n_best
+        longest = max((len(tokens) for ranks in hypotheses for tokens, *_ in ranks), default=0)
         result = SearchResult(
             token_ids=np.full((*shape, longest), self.config.pad_token_id, "int32"),
             lengths=np.zeros(shape, "int32"),
             scores=np.full(shape, IMPOSSIBLE, "float32"),
             log_probs=np.zeros((*shape, 1), "float32"),
         )
-        for row, ranks in enumerate(ranked):
+        for row, ranks in enumerate(hypotheses):
             for rank, (tokens, score, total) in enumerate(ranks):
                 ids = [self._target_ids.get(token, self.config.unk_token_id) for token in tokens]
                 result.token_ids[row, rank, : len(tokens)] = ids
@@ -169,16 +170,16 @@ class CTranslate2Engine(Engine):
         import ctranslate2
 
         self._loaded = ctranslate2.Translator(str(self._folder), **self._options)
-        # One more, so that no core waits for Python between two batches.
+        # One more thread than workers, so that no core waits for Python between two batches.
         self._threads = ThreadPoolExecutor(self._options["inter_threads"] + 1, "batch")
 
     def _tokens(self, ids, side):
         """Returns the tokens of padded ids without end tokens, which CTranslate2 adds."""
         names, config = self._names[side], self.config
-        left_out = config.pad_token_id, config.end_token_id
-        return [[names[i] for i in row if i not in left_out] for row in ids.tolist()]
+        dropped_ids = config.pad_token_id, config.end_token_id
+        return [[names[i] for i in row if i not in dropped_ids] for row in ids.tolist()]
 
-    def _ranked(self, sources, languages, prefixes, settings, n_best):
+    def _hypotheses(self, sources, languages, prefixes, settings, n_best):
         """Returns the tokens, the score and the log-prob of the best hypotheses of each source.
 
         CTranslate2 forces both languages and prefixes, but a language is no token of a translation.
@@ -190,27 +191,27 @@ class CTranslate2Engine(Engine):
         prefixed = [line for line, prefix in enumerate(prefixes) if prefix and sources[line]]
         prefix_totals = self._prefix_totals(prefixed, sources, forced, num_languages)
         # CTranslate2's own ranks hold only if nothing is forced.
-        most_ranked = None if prefixed or num_languages else n_best
+        count = None if prefixed or num_languages else n_best
         penalties = penalties_up_to(self.config.max_sequence_length, settings).tolist()
-        results = []
-        searched = self._searched(sources, forced, settings, num_languages)
-        for line, (hypotheses, scores) in searched.items():
+        hypotheses = []
+        results = self._search_in_groups(sources, forced, settings, num_languages)
+        for line, (token_rows, scores) in results.items():
             if any(map(math.isnan, scores)):
                 raise ValueError(NOT_FINITE)
-            ranked = []
-            for tokens, score in zip(hypotheses[:most_ranked], scores[:most_ranked], strict=True):
+            ranks = []
+            for tokens, score in zip(token_rows[:count], scores[:count], strict=True):
                 total = score * penalties[len(tokens)] + prefix_totals.get(line, 0.0)
                 tokens = tokens[num_languages:]
                 if total > LEAST_LOG_PROB:
-                    ranked.append((tokens, total / penalties[len(tokens)], total))
-            ranked.sort(key=lambda hypothesis: -hypothesis[1])
-            results.append(ranked[:n_best] or [([], IMPOSSIBLE, 0.0)])
-        return results
+                    ranks.append((tokens, total / penalties[len(tokens)], total))
+            ranks.sort(key=lambda hypothesis: -hypothesis[1])
+            hypotheses.append(ranks[:n_best] or [([], IMPOSSIBLE, 0.0)])
+        return hypotheses
 
     def _prefix_totals(self, lines, sources, forced, num_languages):
-        """Returns the log-prob of the prefix of each of `lines`, without that of its language.
+        """Returns the log-prob of the prefix of each of `lines`, without the language's token.
 
-        CTranslate2 leaves it out of the scores of a search.
+        The scores of a search lack it in CTranslate2.
         """
         if not lines:
             return {}
@@ -223,11 +224,11 @@ class CTranslate2Engine(Engine):
             totals[line] = math.fsum(prefix_log_probs)
         return totals
 
-    def _searched(self, sources, forced, settings, num_languages):
+    def _search_in_groups(self, sources, forced, settings, num_languages):
         """Returns the hypotheses, with their languages, and the scores of each source.
 
-        CTranslate2 takes one maximum length for a whole call: here the longest of its lines. A line
-        with a smaller one is searched again, with its own, if one of its hypotheses reached it.
+        CTranslate2 takes one maximum length for a call: here the largest of its lines. If a
+        hypothesis reaches a smaller maximum of its line, the line is searched again with that one.
         """
         bounds = [
             longest_target(len(source) + 1 - num_languages, settings, self.config) + num_languages
@@ -245,7 +246,7 @@ class CTranslate2Engine(Engine):
             if not group:
                 continue
             longest = max(bounds[line] for line in group)
-            again = collections.defaultdict(list)
+            new_groups = collections.defaultdict(list)
             results = self._translator().translate_batch(
                 [sources[line] for line in group],
                 [forced[line] for line in group],
@@ -260,10 +261,10 @@ class CTranslate2Engine(Engine):
             )
             for line, result in zip(group, results, strict=True):
                 hypotheses_of[line] = result.hypotheses, result.scores
-                reached = max(map(len, result.hypotheses))
-                if bounds[line] < longest and reached >= bounds[line]:
-                    again[bounds[line]].append(line)
-            groups += again.values()
+                length = max(map(len, result.hypotheses))
+                if bounds[line] < longest and length >= bounds[line]:
+                    new_groups[bounds[line]].append(line)
+            groups += new_groups.values()
         return hypotheses_of
 
 
@@ -274,10 +275,10 @@ def distinct_tokens(vocabulary: Sequence[str]) -> list[str]:
     return [token if counts[token] == 1 else f"<id {index}>" for index, token in tokens]
 
 
-def _leave_engines():
-    """Keeps engines from being destroyed in a forked process: that would wait for absent threads.
+def _keep_engines():
+    """Adds a reference to each engine in a forked process, which nobody drops.
 
-    So each engine gets one more reference, which nobody drops.
+    Without it, the end of an engine would wait for threads that only the parent process has.
     """
     for engine in list(_engines):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine._loaded))
@@ -285,4 +286,4 @@ def _leave_engines():
 
 
 if sys.platform != "win32":  # Windows cannot fork
-    os.register_at_fork(after_in_child=_leave_engines)
+    os.register_at_fork(after_in_child=_keep_engines)

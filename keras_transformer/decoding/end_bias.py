@@ -20,9 +20,9 @@ def with_end_bias(model: Any, bias: float, tokenizer: Any = None) -> Any:
     model is almost sure of the end token, so a bias of that token alone changes little. Give the
     tokenizer, and tokens such as `.` and `?` get the bias too.
 
-    The number is part of the copy's bias of the logits, whose config has `output_bias=True`: files
-    and exports of the copy contain it. On TensorFlow, model and copy share the memory of the
-    weights until either is trained. The copy is not compiled.
+    The number is added to the copy's `output_bias`, so files and exports of the copy contain it. On
+    TensorFlow, model and copy share the memory of the weights until either is trained. The copy is
+    not compiled.
 
     Args:
         model: `Transformer`; or `Ensemble`, each of whose models gets the bias.

@@ -55,7 +55,7 @@ class Engine:
     """Searches and scores rows of token ids: what differs between Keras, CTranslate2 and others.
 
     A subclass sets the attributes, and defines `search` and `score`. Rows come and go as NumPy
-    arrays. An engine knows no text: `Translator` tokenizes, splits, tags and joins above any.
+    arrays. An engine knows no text: `Translator` tokenizes, splits, tags and joins it.
 
     Attributes:
         name: str, for errors.

@@ -83,5 +83,5 @@ class Ensemble:
 
 def _log_mean(logits):
     """Returns the logarithm of the mean probabilities of models, from the logits of each."""
-    log_probs = ops.stack([ops.log_softmax(of_model, axis=-1) for of_model in logits])
+    log_probs = ops.stack([ops.log_softmax(model_logits, axis=-1) for model_logits in logits])
     return ops.logsumexp(log_probs, axis=0) - math.log(len(logits))

@@ -30,7 +30,7 @@ def freeze(model: Any, dtype: str | None = None, is_shared: bool = True) -> Any:
             Defaults to `True`.
 
     Returns:
-        `FrozenTransformer` on TensorFlow; elsewhere a copy of the model, or itself.
+        `FrozenTransformer` on TensorFlow; elsewhere a copy of the model, or the model itself.
     """
     if dtype is not None or is_shared:
         model = copy_model(model, dtype)
@@ -128,7 +128,7 @@ class _FrozenScope(keras.StatelessScope):
         return super().get_current_value(variable)
 
     def _tensor(self, variable):
-        """Returns the weight as the layer casts it: a constant, or a tensor from outside."""
+        """Returns the weight as the layer casts it: a constant, or a tensor from outside graphs."""
         weight = self._weights[id(variable)]
         with (
             tf.init_scope(),

@@ -63,9 +63,9 @@ class KerasEngine(Engine):
         self._decoder = decoder
         self.model: Any = decoder.model if isinstance(decoder, FrozenTransformer) else decoder
         self.config = decoder.config
-        for computed in filter(is_emulated, computed_types(self.model)):
+        for dtype_name in filter(is_emulated, computed_types(self.model)):
             require_own_process()  # `say_if_emulated` measures a matrix product
-            say_if_emulated(computed, warnings.warn)
+            say_if_emulated(dtype_name, warnings.warn)
         self._compiled: set[tuple] = set()  # (graph settings, hypotheses, shape) of searches
 
     def __reduce__(self):

@@ -37,9 +37,9 @@ def language_tokens(
             f"`{name}` (`--{name.replace('_', '-')}`) must be given: the model has "
             f"{len(language_ids)} languages, such as {', '.join([*language_ids][:3])}."
         )
-    codes = each_language(language, name, count)
-    asked = {language} if isinstance(language, str) else {*codes}  # checked also without lines
-    tokens = {code: language_ids[find_language(code, name, language_ids)] for code in asked}
+    codes = languages_of_lines(language, name, count)
+    distinct = {language} if isinstance(language, str) else {*codes}  # checked also without lines
+    tokens = {code: language_ids[find_language(code, name, language_ids)] for code in distinct}
     return [tokens[code] for code in codes]
 
 
@@ -61,9 +61,9 @@ def tag_lines(
         ValueError: if the language is none of the model's; or if a line begins with a tag that is
             none of the model's or not that of the language, or with two tags.
     """
-    languages = each_language(language, "target_language", len(lines))
-    asked = [language] if isinstance(language, str) else languages  # checked also without lines
-    for code in dict.fromkeys(asked):
+    languages = languages_of_lines(language, "target_language", len(lines))
+    # One code for all lines is checked also without lines.
+    for code in dict.fromkeys([language] if isinstance(language, str) else languages):
         if code is not None and code not in codes:
             known = ", ".join(codes) or "it has none"
             raise ValueError(UNKNOWN_LANGUAGE.format(known, code))
@@ -71,27 +71,27 @@ def tag_lines(
         return lines
     tags = {f">>{code}<<" for code in codes}
 
-    def tagged(number, line, code):
-        asked_tag = f">>{code}<<"
+    def tag_line(number, line, code):
+        target_tag = f">>{code}<<"
         tag, text = split_tag(line)
         if not tag:
             needs_tag = code is not None and line.strip(ASCII_SPACE)
-            return f"{asked_tag} {line}" if needs_tag else line
-        second, _ = split_tag(text)
-        second = second if second in tags else ""
-        if tag not in tags or (code is not None and tag != asked_tag) or second:
-            allowed = ", ".join(codes) if code is None else f"`target_language`, {asked_tag}"
-            raise ValueError(WRONG_TAG.format(allowed, number, _short(tag) + second))
+            return f"{target_tag} {line}" if needs_tag else line
+        second_tag, _ = split_tag(text)
+        second_tag = second_tag if second_tag in tags else ""
+        if tag not in tags or (code is not None and tag != target_tag) or second_tag:
+            allowed = ", ".join(codes) if code is None else f"`target_language`, {target_tag}"
+            raise ValueError(WRONG_TAG.format(allowed, number, _short(tag) + second_tag))
         return tag + text
 
-    return list(map(tagged, itertools.count(1), lines, languages))
+    return list(map(tag_line, itertools.count(1), lines, languages))
 
 
-def each_language(language: Any, name: str, count: int) -> list[Any]:
+def languages_of_lines(language: Any, name: str, count: int) -> list[Any]:
     """Returns the language of each of `count` lines.
 
     Args:
-        language: one code, or `None`, for all lines; or a list of those of each line.
+        language: one code, or `None`, for all lines; or a list with one for each line.
         name: that of the argument, for errors.
         count: the number of lines.
 

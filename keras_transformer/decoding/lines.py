@@ -80,7 +80,7 @@ def learned_limits(lengths: np.ndarray, search: Mapping[str, Any]) -> dict[str, 
 
     Args:
         lengths: int array `(N, 2)`, tokens of the sources and the targets, end tokens counted.
-        search: settings that the user has set; they stay.
+        search: settings that the user has set. They do not change.
 
     Returns:
         `{"length_ratio": ratio}`; `{"extra_length": number}` if only `length_ratio` is in `search`;
@@ -90,15 +90,15 @@ def learned_limits(lengths: np.ndarray, search: Mapping[str, Any]) -> dict[str, 
     source, target = lengths[:, 0] - 1, lengths[:, 1]
     if "length_ratio" not in search:
         name, step = "length_ratio", 0.5  # its products with whole numbers are exact
-        needed = (target - settings.extra_length) / np.maximum(source, 1)
+        limits = (target - settings.extra_length) / np.maximum(source, 1)
     elif "extra_length" not in search:
         name, step = "extra_length", 1
-        needed = target - np.floor(settings.length_ratio * source)
+        limits = target - np.floor(settings.length_ratio * source)
     else:
         return {}
-    least = step * math.ceil(np.quantile(needed, COVERED, method="inverted_cdf") / step)
-    least = min(least, SearchSettings.rule(name).at_most)
-    return {name: least} if least > getattr(settings, name) else {}
+    limit = step * math.ceil(np.quantile(limits, COVERED, method="inverted_cdf") / step)
+    limit = min(limit, SearchSettings.rule(name).at_most)
+    return {name: limit} if limit > getattr(settings, name) else {}
 
 
 def learned_positions(config: Any) -> int | None:

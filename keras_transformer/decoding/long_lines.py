@@ -25,7 +25,7 @@ def token_kinds(vocabulary: Sequence[str]) -> np.ndarray:
 
     Returns:
         bool array `(4, V)`: whether the token begins a word; ends a sentence if a word begins after
-        it; ends one anyway; is inside a character.
+        it; ends a sentence in any case; is inside a character.
     """
     tokens = [_ASCII_BYTE.sub(lambda byte: chr(int(byte[1], 16)), token) for token in vocabulary]
     patterns = _WORD_BEGIN, _SENTENCE_END, _IDEOGRAPHIC_SENTENCE_END, _INSIDE_CHARACTER
@@ -35,9 +35,9 @@ def token_kinds(vocabulary: Sequence[str]) -> np.ndarray:
 class LineCutter:
     """Cuts lines that are too long into pieces, each at the best place within its bound.
 
-    That is the end of the last sentence that fits, else of the last word, else of the last
-    character. A character has up to four tokens, so a very short piece may end inside one. If a
-    line begins with the tag of a language, each of its pieces does.
+    The best place is the end of the last sentence that fits, else of the last word, else of the
+    last character. A character has up to four tokens, so a very short piece may end inside one. If
+    a line begins with the tag of a language, each of its pieces does.
 
     Args:
         tokenizer: `TokenizerLike` of the lines.
@@ -79,27 +79,28 @@ class LineCutter:
         tag, text = row[:begin], row[begin:]
         pieces: list[np.ndarray] = []
         room, start = max(most - begin, 1), 0
-        good, better, best = self._places(text)
+        characters, words, sentences = self._places(text)
         # A line that is truncated keeps as much as fits, so it need not end with a sentence.
-        kinds_of_places = (good, better) if on_too_long == "truncate" else (good, better, best)
+        is_truncated = on_too_long == "truncate"
+        places_by_rank = (characters, words) if is_truncated else (characters, words, sentences)
         while start < len(text):
             end = min(start + room, len(text))
             if end < len(text):
-                for places in kinds_of_places:
+                for places in places_by_rank:  # the last one that fits wins
                     last = places[np.searchsorted(places, start + room, side="right") - 1]
                     end = last if last > start else end
             pieces.append(np.concatenate([tag, text[start:end]]))
             start = end
-            if on_too_long == "truncate":
+            if is_truncated:
                 break
         return pieces
 
     def _places(self, text):
-        """Returns three ascending lists of tokens: a cut before them is good, better, best."""
+        """Returns the indices, ascending, of tokens that begin a character, a word, a sentence."""
         begins_word, ends_sentence, ends_anyway, is_inside = self._kinds[:, text]
         begins_sentence = np.zeros_like(begins_word)
         begins_sentence[1:] = (ends_sentence[:-1] & begins_word[1:]) | ends_anyway[:-1]
-        # -1, so that `searchsorted` finds one before any token.
+        # -1 in front, so that `searchsorted` always finds a smaller index.
         return [
             np.concatenate([[-1], np.flatnonzero(is_place)])
             for is_place in (~is_inside, begins_word, begins_sentence)

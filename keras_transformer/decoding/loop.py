@@ -1,8 +1,8 @@
 """The loop of a search and its programs, on every backend.
 
-The rules of the search are the same on every backend: see `search.py` and `beam.py`. What backends
-do differently is in `loop_tensorflow.py`, `loop_jax.py` and `loop_torch.py`; what the last two do
-alike, in `loop_eager.py`.
+The rules of the search are the same on every backend: see `search.py` and `beam.py`. The code of
+each backend is in `loop_tensorflow.py`, `loop_jax.py` and `loop_torch.py`; JAX and PyTorch share
+`loop_eager.py`.
 """
 
 import importlib
@@ -18,7 +18,6 @@ from keras_transformer.decoding.forks import require_own_process
 
 BACKEND = keras.config.backend()
 backend = importlib.import_module(f"keras_transformer.decoding.loop_{BACKEND}")
-# What JAX and PyTorch do alike.
 shared = backend if BACKEND == "tensorflow" else loop_eager
 
 select, pick, require_numbers = shared.select, shared.pick, shared.require_numbers
@@ -56,7 +55,7 @@ def processed(
 
     def with_tokens(length):
         """Returns a function that calls the processor with the first `length` tokens."""
-        return lambda log_probs, token_ids: _called(
+        return lambda log_probs, token_ids: _call_processor(
             processor, log_probs, token_ids[:, :, :length], index
         )
 
@@ -77,7 +76,7 @@ def processed(
     return ops.switch(index, branches, log_probs, token_ids)
 
 
-def _called(processor, log_probs, token_ids, index):
+def _call_processor(processor, log_probs, token_ids, index):
     try:
         result = ops.cast(processor(log_probs, token_ids, index), "float32")
     except Exception as error:
@@ -89,13 +88,13 @@ def _called(processor, log_probs, token_ids, index):
             f"Received: {processor}, which raises {type(error).__name__}"
         ) from None
     # The size of the vocabulary must be static.
-    with_shape = shared.with_shape(result, log_probs.shape)
-    if with_shape is None:
+    outputs = shared.with_shape(result, log_probs.shape)
+    if outputs is None:
         raise ValueError(
             "A processor must return log-probs of the shape (B, W, V) that it receives, "
             f"{tuple(log_probs.shape)}. Received: {processor}, which returns {tuple(result.shape)}"
         )
-    return with_shape
+    return outputs
 
 
 def run_program(
@@ -111,7 +110,7 @@ def run_program(
     Args:
         function: callable.
         model: its first argument, such as a `Transformer`.
-        static: its next arguments, which can be hashed.
+        static: its next arguments, which must be hashable.
         *inputs: arrays.
         kind: `"xla"`: XLA compiles the function on TensorFlow; `"eager"`: JAX runs it as it is,
             for a sampler, whose random state is outside. Optional.
