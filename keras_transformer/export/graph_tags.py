@@ -43,6 +43,7 @@ def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Ten
     with tf.control_dependencies(checks):
         needs_no_tag = (tag != "") | (asked == "") | (tf.strings.strip(text) == "")
     text = tf.where(needs_no_tag, text, tf.strings.join([asked, " ", text]))
+    # White space before a tag of the line itself is removed.
     return tf.where(tag == "", text, tf.strings.join([tag, after_tag]))
 
 
