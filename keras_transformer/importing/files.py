@@ -18,7 +18,7 @@ FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"}
 
 
 def has_file(folder, name):
-    """Whether a folder has a file; a link to a missing one is none."""
+    """Whether a folder has a file; a broken link is not one."""
     return (folder / name).is_file()
 
 
@@ -66,7 +66,7 @@ def names_in(settings, key, path):
 
 @contextlib.contextmanager
 def damaged(path, how="is damaged"):
-    """Turns an error of a reader into a `ValueError` that names the file; not one of the disk."""
+    """Turns errors of a reader, except those of the disk, into a `ValueError` with the path."""
     try:
         yield
     except OSError:  # of the disk
@@ -176,7 +176,7 @@ def read_vocabulary(path: types.Path) -> dict[str, int]:
             vocabulary[line] = number
         elif line.startswith("? "):  # a long key, whose value is in the next line
             key = line[2:]
-        elif line.strip() and (key is not None or line not in ("---", "...")):
+        elif line.strip() and (key is not None or line not in ("---", "...")):  # YAML's borders
             before, colon, after = line.rpartition(":")
             try:
                 vocabulary[_scalar(before if key is None else key)] = int(after if colon else "")
