@@ -196,7 +196,7 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> Figu
     table.set_ylabel("dimension")
 
     positions = np.arange(length)
-    # Even dimensions are sines. Waves of the upper half are too long to see: over 600 positions.
+    # Even dimensions are sines. Waves of the upper half span over 600 positions, too long to see.
     dimensions = sorted({hidden_dim // part // 2 * 2 for part in (2, 4, 8)} | {0})
     waves = {f"dimension {n}": encoding[:, n] for n in dimensions}
     _draw_curves(curves, positions, waves, "encoding")
