@@ -147,7 +147,7 @@ class LineReader:
         settings: SearchSettings,
         language_ids: list[int] | None = None,
     ) -> list[Any]:
-        """Returns the forced first ids of each piece; only the first piece of a line gets any.
+        """Returns the forced first ids of each piece; only a line's first piece with tokens gets any.
 
         Args:
             texts: list of strings, the prefix of each line.

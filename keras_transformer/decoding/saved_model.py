@@ -170,8 +170,10 @@ class SavedModelEngine(Engine):
         import tensorflow as tf
 
         if os.getpid() != self._process:
-            must = "A SavedModel must be loaded and used in one process, because the threads of"
-            raise RuntimeError(f"{must} TensorFlow do not outlive a fork. Load it after the fork")
+            raise RuntimeError(
+                "A SavedModel must be loaded and used in one process, because the threads of "
+                "TensorFlow do not outlive a fork. Load it after the fork"
+            )
         if name not in self._signatures:
             must = f"`{name}` needs a SavedModel that was exported with `inspect=True`"
             raise ValueError(f"{must} (`export --inspect`). Received: {str(self._folder)!r}")
@@ -208,8 +210,10 @@ class SavedModelEngine(Engine):
 
         def tokenize(text):
             if not reads_text:
-                must = "Target text (`target_prefix`, `score`) needs a plain tokenizer, or one"
-                raise ValueError(f"{must} of both sides: the SavedModel reads source text.")
+                raise ValueError(
+                    "Target text (`target_prefix`, `score`) needs a plain tokenizer, or one of "
+                    "both sides: the SavedModel reads source text."
+                )
             outputs = self._call("tokenize", text=text)
             return tf.RaggedTensor.from_tensor(outputs["token_ids"], outputs["lengths"])
 

@@ -140,11 +140,11 @@ def export_saved_model(
     """
     path = Path(path)
     if inspect and translator.source_tokenizer.language_ids:
-        must = (
-            "`inspect` must be False for a model with tokens of languages: its exports have neither"
+        raise ValueError(
+            "`inspect` must be False for a model with tokens of languages: its exports have neither "
+            "attention nor search tree. `load_run` returns a translator that has attention. "
+            "Received: inspect=True"
         )
-        cure = "attention nor search tree. `load_run` returns a translator that has attention."
-        raise ValueError(f"{must} {cure} Received: inspect=True")
     if keras.config.backend() != "tensorflow":
         must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")

@@ -13,6 +13,7 @@ from keras_transformer.texts import open_bytes, suffix_of
 
 # The beginning of a pointer, which Git LFS leaves in place of a large file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+YAML_MARKERS = ("---", "...")  # the beginning and the end of a document
 # {type of safetensors: dtype}. NumPy knows bfloat16 once Keras is imported.
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"}
 
@@ -176,7 +177,7 @@ def read_vocabulary(path: types.Path) -> dict[str, int]:
             vocabulary[line] = number
         elif line.startswith("? "):  # a long key, whose value is in the next line
             key = line[2:]
-        elif line.strip() and (key is not None or line not in ("---", "...")):  # YAML's borders
+        elif line.strip() and (key is not None or line not in YAML_MARKERS):
             before, colon, after = line.rpartition(":")
             try:
                 vocabulary[_scalar(before if key is None else key)] = int(after if colon else "")

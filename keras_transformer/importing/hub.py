@@ -292,6 +292,7 @@ def take_embeddings(settings, stored, path):
             f"{path}: {first} and {unequal[0]} must be equal, because `config.json` says that "
             "these embeddings are shared."
         )
+    # Equal matrices are one, even if `config.json` does not tie the output.
     if is_shared and not unequal and (is_tied or head in stored):
         tied, names = "all", {"Wemb": first}
     else:
