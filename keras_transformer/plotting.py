@@ -335,9 +335,9 @@ def _draw_curves(ax, x, curves, label):
     ax.spines[["left", "bottom"]].set_color(_GREY)
     ax.set_prop_cycle(color=_COLOURS)
     for name, y in curves.items():
-        known = np.isfinite(y)
-        dots = {"marker": "o", "markersize": 3} if known.sum() <= 40 else {}
-        ax.plot(x[known], y[known], linewidth=1.4, label=name, **dots)
+        is_finite = np.isfinite(y)
+        dots = {"marker": "o", "markersize": 3} if is_finite.sum() <= 40 else {}
+        ax.plot(x[is_finite], y[is_finite], linewidth=1.4, label=name, **dots)
 
 
 def _token_labels(tokens):

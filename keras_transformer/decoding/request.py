@@ -147,7 +147,9 @@ class LineReader:
         settings: SearchSettings,
         language_ids: list[int] | None = None,
     ) -> list[Any]:
-        """Returns the forced first ids of each piece; only a line's first piece with tokens gets any.
+        """Returns the forced first ids of each piece.
+
+        Only the first piece with tokens of each line gets any.
 
         Args:
             texts: list of strings, the prefix of each line.

@@ -218,8 +218,10 @@ def _custom_classes(model):
     modules = {type(part): type(part).__module__ for part in parts_of(model, "").values()}
     modules[type(model)] = type(model).call.__module__
     packages = {kind: module.partition(".")[0] for kind, module in modules.items()}
-    known = "keras", "keras_transformer"
-    return sorted(kind.__name__ for kind, package in packages.items() if package not in known)
+    standard_packages = "keras", "keras_transformer"
+    return sorted(
+        kind.__name__ for kind, package in packages.items() if package not in standard_packages
+    )
 
 
 def _copy_block(layer, block):

@@ -141,9 +141,9 @@ def export_saved_model(
     path = Path(path)
     if inspect and translator.source_tokenizer.language_ids:
         raise ValueError(
-            "`inspect` must be False for a model with tokens of languages: its exports have neither "
-            "attention nor search tree. `load_run` returns a translator that has attention. "
-            "Received: inspect=True"
+            "`inspect` must be False for a model with tokens of languages: its exports have "
+            "neither attention nor search tree. `load_run` returns a translator that has "
+            "attention. Received: inspect=True"
         )
     if keras.config.backend() != "tensorflow":
         must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."

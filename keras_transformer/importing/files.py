@@ -66,7 +66,7 @@ def names_in(settings, key, path):
 
 
 @contextlib.contextmanager
-def damaged(path, how="is damaged"):
+def damaged(path, problem="is damaged"):
     """Turns errors of a reader, except those of the disk, into a `ValueError` with the path."""
     try:
         yield
@@ -74,7 +74,7 @@ def damaged(path, how="is damaged"):
         raise
     except Exception as error:  # zipfile, zlib, NumPy and JSON raise many types
         raise ValueError(
-            f"{path} {how}: {' '.join(str(error).split())}. Download it again."
+            f"{path} {problem}: {' '.join(str(error).split())}. Download it again."
         ) from None
 
 

@@ -268,11 +268,11 @@ def sentencepiece_models(folder, vocabularies):
     for name, vocabulary in zip(("source.spm", "target.spm"), vocabularies, strict=True):
         content, proto = read_model(file_of(folder, name))
         pieces = {piece.piece for piece in proto.pieces if piece.type == NORMAL}
-        known = len(pieces & vocabulary.keys())
-        if 2 * known < len(pieces):
+        num_shared = len(pieces & vocabulary.keys())
+        if 2 * num_shared < len(pieces):
             raise ValueError(
                 f"{folder / name} must be of the same model as the vocabulary, which has only "
-                f"{known} of its {len(pieces)} pieces."
+                f"{num_shared} of its {len(pieces)} pieces."
             )
         models.append(content)
     return models
