@@ -275,8 +275,8 @@ def mbr_order(candidates: Iterable[str], utility: str = "chrf") -> list[int]:
     """Orders translations of one line by minimum Bayes risk: by how similar they are to all others.
 
     Each candidate may be the right one. The best is the one with the highest mean similarity to all
-    of them, itself included. A candidate that is in the list twice counts twice, because a model's
-    samples are in it as often as they are probable.
+    of them, itself included. A candidate counts as often as it is in the list: a model draws a
+    probable sample more often.
 
     Args:
         candidates: n best translations of the line, or samples of them.

@@ -130,6 +130,7 @@ class KerasWatcher:
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.origin is not None:  # not an empty folder
+            # Replace `exec_module` for one call, to register as soon as Keras is imported.
             loader: Any = spec.loader
             execute = loader.exec_module
 
@@ -152,7 +153,7 @@ class KerasWatcher:
 
 
 class DeferredClass:
-    """Stands for a class in Keras's registry. When the class is imported, it replaces this there.
+    """Stands for a class in Keras's registry, until the class is imported and takes its place.
 
     A call or `from_config` imports the class.
     """

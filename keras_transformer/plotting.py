@@ -196,7 +196,7 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> Figu
     table.set_ylabel("dimension")
 
     positions = np.arange(length)
-    # Even dimensions are sines. Waves of the upper half are too long to see: over 600 positions.
+    # Even dimensions are sines. Waves of the upper half span over 600 positions, too long to see.
     dimensions = sorted({hidden_dim // part // 2 * 2 for part in (2, 4, 8)} | {0})
     waves = {f"dimension {n}": encoding[:, n] for n in dimensions}
     _draw_curves(curves, positions, waves, "encoding")
@@ -335,9 +335,9 @@ def _draw_curves(ax, x, curves, label):
     ax.spines[["left", "bottom"]].set_color(_GREY)
     ax.set_prop_cycle(color=_COLOURS)
     for name, y in curves.items():
-        known = np.isfinite(y)
-        dots = {"marker": "o", "markersize": 3} if known.sum() <= 40 else {}
-        ax.plot(x[known], y[known], linewidth=1.4, label=name, **dots)
+        is_finite = np.isfinite(y)
+        dots = {"marker": "o", "markersize": 3} if is_finite.sum() <= 40 else {}
+        ax.plot(x[is_finite], y[is_finite], linewidth=1.4, label=name, **dots)
 
 
 def _token_labels(tokens):

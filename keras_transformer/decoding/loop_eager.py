@@ -1,4 +1,4 @@
-"""What JAX and PyTorch do alike in a search: operations that run one by one."""
+"""Functions of a search that JAX and PyTorch share."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from keras_transformer.decoding.scores import NOT_FINITE
 
 
 def select(nest: Any, slots: Any) -> Any:
-    """Gathers along axis 1, the hypotheses, in every tensor; `slots` `(B, ...)` are indices."""
+    """Gathers hypotheses, axis 1 of every tensor, by the indices `slots`, `(B, ...)`."""
     sentences = ops.reshape(ops.arange(slots.shape[0]), (-1, *[1] * (slots.ndim - 1)))
     return tree.map_structure(lambda tensor: tensor[sentences, slots], nest)
 

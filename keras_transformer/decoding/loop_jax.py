@@ -16,7 +16,7 @@ from keras_transformer.present_weights import fetch_weights, present_weights
 def run(
     function: Any, model: Any, static: tuple, inputs: tuple[np.ndarray, ...], kind: str | None
 ) -> Any:
-    """Compiles and runs `function(model, *static, *inputs)`, or runs it as it is for "eager"."""
+    """Compiles and runs `function(model, *static, *inputs)`, or only runs it for "eager"."""
     if kind == "eager":
         fetch_weights(model)
         return function(model, *static, *map(ops.convert_to_tensor, inputs))

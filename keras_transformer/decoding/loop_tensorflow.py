@@ -16,7 +16,7 @@ _COMPACTION_DIVISOR = 10
 
 
 def select(nest: Any, slots: Any) -> Any:
-    """Gathers along axis 1, the hypotheses, in every tensor; `slots` `(B, ...)` are indices."""
+    """Gathers hypotheses, axis 1 of every tensor, by the indices `slots`, `(B, ...)`."""
     return tree.map_structure(lambda tensor: tf.gather(tensor, slots, batch_dims=1), nest)
 
 
@@ -26,7 +26,7 @@ def pick(values: Any, indices: Any) -> Any:
 
 
 def with_shape(tensor: Any, shape: Any) -> Any:
-    """Returns the tensor with a static shape that it may have lost, or `None` if it has another."""
+    """Returns the tensor with a static shape, or `None` if it has another shape."""
     return tf.ensure_shape(tensor, shape) if tensor.shape.is_compatible_with(shape) else None
 
 
@@ -121,7 +121,7 @@ def _padded(result, length):
 
 
 def loop_shapes(state: Any) -> Any:
-    """Returns the shapes of all iterations: sentences leave, histories and caches grow."""
+    """Returns shape invariants of a loop: only axis 1 is static, and none of a cache."""
     shapes = tf.nest.map_structure(_static_slots, state)
     cache = tf.nest.map_structure(_any_length, state.sentences.cache)
     return shapes._replace(sentences=shapes.sentences._replace(cache=cache))

@@ -1,7 +1,7 @@
 """The search on PyTorch: its steps are one traced program, for tensors of all shapes.
 
-A step is a thousand small calls of Keras and PyTorch. Traced, they run without Python, and give the
-same bits: for one sentence and a tiny model 7 times as fast.
+A step makes a thousand small calls of Keras and PyTorch. A trace runs them without Python and gives
+the same bits: 7 times as fast for one sentence and a tiny model.
 """
 
 import warnings
@@ -17,22 +17,22 @@ from torch.overrides import TorchFunctionMode
 from keras_transformer.decoding.programs import ProgramKey, find_or_compile
 from keras_transformer.present_weights import present_weights
 
-_STEPS_OF_TRACING = 4  # that `_trace` computes ahead: it needs sentences that may be so long
+_STEPS_OF_TRACING = 4  # steps that `_trace` computes; they must not exceed the maximum length
 _NOT_TRACED = object()
 
 
 def run(
     function: Any, model: Any, static: tuple, inputs: tuple[np.ndarray, ...], kind: str | None
 ) -> Any:
-    """Runs `function(model, *static, *inputs)`, whatever the `kind`."""
-    with torch.inference_mode():  # it keeps nothing for gradients
+    """Runs `function(model, *static, *inputs)`; ignores `kind`."""
+    with torch.inference_mode():  # stores nothing for gradients
         return function(model, *static, *map(ops.convert_to_tensor, inputs))
 
 
 def run_growing(search: Any, state: Any, compaction: bool) -> Any:
     """Runs a search whose tensors grow; finished sentences stay in the batch.
 
-    Steps with constraints or a sampler run as they are: a processor may ask for values of tensors.
+    Steps with constraints or a sampler are not traced: a processor may read values of tensors.
 
     Args:
         search, state: as in `run_loop`.
@@ -55,7 +55,7 @@ def run_growing(search: Any, state: Any, compaction: bool) -> Any:
 
 
 def _run_unconstrained(search, program, state, index):
-    """Steps by a traced program until the sentences are done, or the next step is constrained.
+    """Runs a traced step until the sentences are done, or the next step is constrained.
 
     Returns:
         the state, and the number of steps so far.
@@ -67,7 +67,7 @@ def _run_unconstrained(search, program, state, index):
         while True:
             flat, index = list(program(values, penalties, _scalar(index), flat)), index + 1
             is_done = bool(flat[done].all())
-            # Within a search, only `force_end` constrains a step after one without constraints.
+            # Only `force_end` can constrain a step that follows an unconstrained one.
             if is_done or search.settings.force_end:
                 state = tree.pack_sequence_as(state, flat)
                 if is_done or search.is_constrained(state, index):
@@ -88,14 +88,14 @@ def _program(search, state, index):
 def _trace(search, state, index):
     """Returns a step as a program of weights, penalties, index and the tensors of a state.
 
-    Returns `_NOT_TRACED` if the step reads values of tensors, or if its program gives other bits
-    than the step for other shapes: a user's block may do what a trace cannot hold.
+    Returns `_NOT_TRACED` if the step reads values of tensors, or if the bits of program and step
+    differ for other shapes. A user's block may cause both.
     """
-    # Emptied below: the program keeps `step`, which must not keep the model.
-    held = [replace(search, is_plain=True), present_weights(search.step_key[0]), state]
+    # Emptied below: the program keeps `step` alive, but must not keep the model alive.
+    references = [replace(search, is_plain=True), present_weights(search.step_key[0]), state]
 
     def step(values, penalties, index, flat):
-        search, weights, structure = held
+        search, weights, structure = references
         search = replace(search, penalties=penalties)
         with keras.StatelessScope(list(zip(weights, values, strict=True))):
             new = search.step(index, tree.pack_sequence_as(structure, flat))
@@ -105,8 +105,8 @@ def _trace(search, state, index):
         """Returns the inputs of a later step, for `rows` copies of the first sentence."""
         values, penalties = _values(search), ops.convert_to_tensor(search.penalties)
         flat = [ops.repeat(tensor[:1], rows, axis=0) for tensor in tree.flatten(state)]
-        for later in range(index, index + steps):
-            flat = list(step(values, penalties, _scalar(later), flat))
+        for number in range(index, index + steps):
+            flat = list(step(values, penalties, _scalar(number), flat))
         return values, penalties, _scalar(index + steps), flat
 
     try:
@@ -117,9 +117,9 @@ def _trace(search, state, index):
             program = torch.jit.trace(step, examples, check_trace=False)
             if not all(map(torch.equal, program(*others), step(*others))):
                 program = _NOT_TRACED
-    except Exception:  # whatever the step does that a trace cannot hold
+    except Exception:  # a user's block may raise anything in a trace
         program = _NOT_TRACED
-    held.clear()
+    references.clear()
     return program
 
 

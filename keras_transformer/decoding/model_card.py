@@ -7,7 +7,7 @@ from typing import Any
 from keras_transformer.atomic_file import restore_folder
 
 FILE = "model_card.json"
-FORMAT = 3  # `format` in the card: the files and functions of an exported folder
+FORMAT = 3  # version of an exported folder's files and functions, `format` in the card
 
 
 def read_card(folder: Path, engine: str, *files: str) -> dict[str, Any]:

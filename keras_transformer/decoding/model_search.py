@@ -1,7 +1,7 @@
 """Search and scores with a model: token ids in and out, on any backend.
 
-Connects the searches to the model: neither imports the other. Letters: B batch, W beam slots, S
-source length, T target length.
+The searches and the model do not import each other; this module connects them. Letters: B batch, W
+beam slots, S source length, T target length.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ from keras_transformer.types import Tensor
 _SHORTEST, _TARGET_STEP = 8, 16  # tokens
 # Maximum lines, source tokens and target tokens that XLA compiles on TensorFlow. With few
 # sentences, a step is hundreds of small operations, and starting them costs more than computing
-# them; above, XLA gains little. A program takes 40 to 70 MiB, which TensorFlow never frees.
+# them. With more, XLA gains little. A program takes 40 to 70 MiB, which TensorFlow never frees.
 LARGEST = 8, 128, 512
 
 
@@ -67,9 +67,9 @@ def search_model(
         language_ids: int32 array `(B, 1)`: the tokens of languages that the decoder reads behind
             the start token. They count in no length and no score, and neither does the token of
             the source's language. Optional.
-        shape: ints B, S and T, at least those of the sentences and their translations: XLA compiles
-            the search for it, without processors and sampler. Defaults to `padded_shape` on JAX,
-            and elsewhere to none.
+        shape: ints B, S and T, at least those of the sentences and their translations. XLA compiles
+            the search for this shape; on TensorFlow, processors and samplers cannot be compiled.
+            Defaults to `padded_shape` on JAX, and elsewhere to none.
 
     Returns:
         `SearchResult` of NumPy arrays.
@@ -98,6 +98,7 @@ def search_model(
         ids = _padded(ids, shape[:2], pad)
     num_languages = 0 if language_ids is None else 1
     lengths = (np.count_nonzero(ids != pad, axis=1) - num_languages).tolist()
+    # A source of one token is empty: it has the end token alone.
     longest = [longest_target(n, settings, config) if n > 1 else 0 for n in lengths]
     fixed_length = None if shape is None else shape[2]
     penalties = penalties_up_to(fixed_length or max(longest, default=0), settings)
@@ -229,7 +230,7 @@ def attend_model(
 def teacher_forcing(config, encoder_token_ids, target_token_ids, language_ids=None):
     """Returns inputs of a model; the decoder gets the start token, then all tokens but the last.
 
-    A language stands behind the start token.
+    With `language_ids`, the language follows the start token.
     """
     start = ops.full_like(target_token_ids[:, :1], config.start_token_id)
     begin = [start] if language_ids is None else [start, language_ids]
@@ -277,13 +278,13 @@ def padded_shape(rows: int, length: int, settings: Any, config: Any) -> tuple[in
 def compiled_shape(
     rows: int, length: int, settings: SearchSettings, config: Any
 ) -> tuple[int, int, int]:
-    """As `padded_shape`, of a search that XLA will compile, see `KerasEngine.compile`.
+    """Returns the `padded_shape` of a search that XLA can compile, see `KerasEngine.compile`.
 
     Raises:
         ValueError: if searches of this kind are not compiled.
     """
     shape = padded_shape(rows, length, settings, config)
-    is_large = any(size > most for size, most in zip(shape, LARGEST, strict=True))
+    is_large = any(size > largest for size, largest in zip(shape, LARGEST, strict=True))
     stays_graph = BACKEND == "tensorflow" and (is_large or bool(settings.processors))
     if BACKEND == "torch" or stays_graph or settings.sampler is not None:
         raise ValueError(
@@ -311,5 +312,5 @@ def _power_of_2(number):
 
 def _padded(ids, shape, pad):
     """Returns ids `(B, L)`, padded to a larger shape."""
-    widths = [(0, most - size) for most, size in zip(shape, ids.shape, strict=True)]
+    widths = [(0, padded - size) for padded, size in zip(shape, ids.shape, strict=True)]
     return np.pad(ids, widths, constant_values=pad)

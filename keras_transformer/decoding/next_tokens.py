@@ -82,7 +82,7 @@ def best_next_tokens(logits, k, constraints, is_fixed=False):
 
 def _best_not_suppressed(logits, k, is_fixed, suppressed=()):
     """As `best_next_tokens`, if suppressed tokens are the only constraint."""
-    if suppressed:  # find that many more tokens, so that the logits need no mask
+    if suppressed:  # find more tokens and drop the suppressed ones: the logits need no mask
         more = min(k + len(suppressed), logits.shape[-1])
         log_probs, token_ids, is_valid = _best_not_suppressed(logits, more, is_fixed)
         forbidden = ops.convert_to_tensor(suppressed, "int32")
@@ -123,7 +123,7 @@ class Constraints(NamedTuple):
     Args:
         apply: callable from log-probs `(B, W, V)` to log-probs.
         suppressed: tuple of token ids, which `apply` forbids in every step.
-        is_active: bool, or bool tensor: whether `apply` does more than forbid those in this step.
+        is_active: bool, or bool tensor: whether this step has constraints besides `suppressed`.
     """
 
     apply: Callable[[Tensor], Tensor]

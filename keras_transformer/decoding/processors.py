@@ -2,13 +2,14 @@
 
 A processor is a callable `(log_probs, token_ids, index) -> log_probs`. `log_probs`, float32
 `(B, W, V)`, are those of the next token; `token_ids`, int32 `(B, W, T)`, are the tokens so far,
-without the start token; `index` is T. It must return values of at most 0: by this, a search knows
-when no better hypothesis can follow, and stops early. A token with -inf cannot be chosen. The
-others are not renormalised, so scores stay the model's own; a processor that lowers a token without
+without the start token; `index` is T. It must return values of at most 0: a search relies on this
+to stop as soon as no better hypothesis can follow. A token with -inf cannot be chosen. The other
+tokens are not renormalised, so scores stay the model's own; a processor that lowers a token without
 forbidding it, as `repetition_penalty` does, changes the scores.
 
-JAX compiles a processor once for each T. One with the attribute `takes_room = True`, as all here,
-is compiled once: its T may be larger than `index`, and the first `index` are the tokens so far.
+JAX compiles a processor once for each T. A processor with the attribute `takes_room = True`, as all
+of this module have, is compiled once: T may then be larger than `index`, and only the first `index`
+ids are the tokens so far.
 """
 
 from collections.abc import Iterable
@@ -153,7 +154,7 @@ def no_repeat_ngram_size(size: int) -> Processor:
     @_takes_room
     def process(log_probs, token_ids, index):
         positions = ops.arange(shape_of(token_ids)[2])
-        # Tokens whose `size - 1` predecessors are the last tokens: (B, W, T)
+        # True at tokens whose `size - 1` predecessors equal the latest tokens: (B, W, T)
         follows = (positions >= size - 1) & (token_ids >= 0)
         for distance in range(1, size):
             is_latest = positions == index - distance
@@ -167,7 +168,9 @@ def no_repeat_ngram_size(size: int) -> Processor:
 
 
 def _occurs_in(token_ids, log_probs, index):
-    """Which tokens of the vocabulary are among the first `index` ids `(B, W, T)`, -1 for none.
+    """Returns which tokens of the vocabulary are among the first `index` ids `(B, W, T)`.
+
+    Ids of -1 are ignored.
 
     Returns:
         bool tensor `(B, W, V)`.

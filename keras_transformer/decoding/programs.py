@@ -11,11 +11,11 @@ _locks = {is_xla: threading.Lock() for is_xla in (True, False)}
 
 
 class ProgramKey(NamedTuple):
-    """What a program was compiled for.
+    """Key of a program: the function, and everything that it was compiled for.
 
     Attributes:
         function: callable that was compiled.
-        static: its arguments that are no tensors.
+        static: its arguments that are not tensors.
         shapes: for each input, its shape if the program is compiled for that shape, else its number
             of axes.
         weights: the `id` of each weight of the model.
@@ -37,7 +37,7 @@ def find_or_compile(model: Any, key: ProgramKey, compile_program: Callable[[], A
 
     Args:
         model: such as a `Transformer`. The program must not hold a reference to it.
-        key: what the program is for.
+        key: `ProgramKey` of the program.
         compile_program: callable that returns a new program.
     """
     with _locks[key.is_xla]:  # without it, several threads would compile the same program

@@ -20,8 +20,8 @@ _CONVERSION = (
     r"%(?:\d+\$|\(\w+\))?[-+0#']*(?:[1-9]\d*|\*)?(?:\.(?:\d+|\*))?"
     r"(?:hh?|ll?|[jqtzL])?[diouxXeEfFgGaAcsp@]"
 )
-# Each takes time in proportion to the text. After a digit, a conversion of `printf` must end its
-# word: there is none in "50%discount".
+# Each pattern takes time in proportion to the text. Behind a digit, a conversion of `printf` must
+# end a word, so "50%discount" has none.
 PATTERNS = {
     "printf": rf"%%|(?<!\d){_CONVERSION}|{_CONVERSION}(?![A-Za-z])",
     "tags": r"""<!--[^<]*?-->|</?[A-Za-z](?:[^<>"']|"[^<"]*"|'[^<']*')*>"""
@@ -36,6 +36,7 @@ _BRACE = re.compile(r"(\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,)|([$#%
 # A word, or a character of a script without spaces, with their accents.
 _ACCENTS = r"[\u0300-\u036f\ufe00-\ufe0f]*"
 _WORD = re.compile(rf"(?:[^\W{UNSPACED}]{_ACCENTS})+|\S{_ACCENTS}")
+# Marks and symbols that the text itself contains.
 _OURS = re.compile(f"{MARK}+|{SYMBOL.pattern}")
 _BYTE = re.compile("<0x..>")
 # What closes the text before it: white space and marks, but not the dot of ".NET".
@@ -75,7 +76,7 @@ def _spans(finditer, text):
 
 
 def _expression(text):
-    """Returns the compiled expression of a user. RE2 is linear, so none can block a server."""
+    """Compiles a user's expression by RE2, which takes linear time: none can block a server."""
     problem = "no name of a pattern"
     if isinstance(text, str) and text.strip() and not text.isidentifier():
         re2 = import_extra(["re2"], "A regular expression in `protect` needs", RE2)
@@ -92,7 +93,7 @@ def _expression(text):
 
 
 def _braces(text):
-    """Yields the spans in balanced braces; of a message of ICU, all but the texts inside."""
+    """Yields the spans of balanced braces; of an ICU message, all but the texts of its branches."""
     opened: list[tuple[str, int]] = []  # kind of each open brace, and where its span begins
     for token in _BRACE.finditer(text):
         start, end = token.span()
@@ -100,7 +101,7 @@ def _braces(text):
         if token[1]:
             opened.append(("message", start))
         elif token[2] and kind == "message":
-            yield opened[-1][1], end
+            yield opened[-1][1], end  # up to the text of the branch
             opened.append(("branch", start))
         elif token[2]:
             opened.append(("braces", start))
@@ -109,7 +110,7 @@ def _braces(text):
         elif token[0] == "}" and kind:
             _, begin = opened.pop()
             if kind == "branch":
-                opened[-1] = "message", start
+                opened[-1] = "message", start  # its next span begins behind the branch's text
             else:
                 yield begin, end
 
@@ -125,15 +126,15 @@ def _backticks(text):
     for start, end in reversed(runs):
         closed_at[start] = next_ends.get(end - start)
         next_ends[end - start] = end
-    last = 0
+    last_end = 0
     for start, _ in runs:
-        if start >= last and (end := closed_at[start]):
-            last = end
+        if start >= last_end and (end := closed_at[start]):
+            last_end = end
             yield start, end
 
 
 def find_unknown(tokenizer: Any, unk_token_id: int, text: str) -> Iterator[tuple[int, int]]:
-    """Yields the spans of words with a character that becomes the unknown token, or bytes."""
+    """Yields the spans of words in which a character becomes the unknown token or bytes."""
     words = [*_WORD.finditer(text)]
     for word, ids in zip(words, tokenizer.encode([word[0] for word in words]), strict=True):
         if any(i == unk_token_id or _BYTE.fullmatch(tokenizer.vocabulary[i]) for i in ids):
@@ -186,13 +187,13 @@ def put_back(text: str, spans: list[str]) -> tuple[str, list[str]]:
         spans: the protected text, in the order of the symbols.
 
     Returns:
-        the text, and the spans whose symbol the translation lacks or repeats. If it holds a symbol
-        that stands for none of them, no symbol can be trusted: then all spans.
+        the text, and the spans whose symbol the translation lacks or repeats. If the translation
+        holds a symbol of no span, no symbol can be trusted, and all spans are returned.
     """
     span_of = dict(zip(symbols(len(spans)), spans, strict=True))
-    found = SYMBOL.findall(text)
-    if span_of.keys() >= {*found}:
-        wrong = [span for symbol, span in span_of.items() if found.count(symbol) != 1]
+    translated = SYMBOL.findall(text)
+    if span_of.keys() >= {*translated}:
+        wrong = [span for symbol, span in span_of.items() if translated.count(symbol) != 1]
     else:
         wrong = spans
     return SYMBOL.sub(lambda match: span_of.get(match[0], ""), text), wrong
@@ -204,9 +205,9 @@ def without_opening(text: str) -> str:
 
 
 def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:
-    """Returns the parts of a text with marks, each with what is kept behind it.
+    """Cuts a text at its marks: returns each part to translate, and the text to keep behind it.
 
-    A part without a letter is kept too. If the text begins with what is kept, the first part is
+    A part without a letter is kept too. If the text begins with text to keep, the first part is
     empty.
 
     Args:
@@ -215,7 +216,7 @@ def cut(text: str, spans: Iterator[str]) -> list[tuple[str, str]]:
     """
     if MARK not in text:
         return [(text, "")]
-    parts: list[tuple[str, list[str]]] = [("", [])]  # words, and what is kept behind them
+    parts: list[tuple[str, list[str]]] = [("", [])]  # words, and the texts to keep behind them
     texts_and_marks = [*_KEPT.split(text), ""]
     for before, mark in zip(texts_and_marks[::2], texts_and_marks[1::2], strict=True):
         words = without_opening(before) if _LETTER.search(before) else ""

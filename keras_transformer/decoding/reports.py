@@ -38,12 +38,12 @@ def long_line_reports(answers: list[Any], first: int = 1, most: int | None = Non
 
 
 def count_unfinished(answers: list[Any]) -> Counter[str]:
-    """Counts the lines and those whose best translation is unfinished; counts can be added."""
+    """Counts the lines, and the lines whose best translation is unfinished."""
     return Counter(lines=len(answers), unfinished=sum(best.unfinished for best, *_ in answers))
 
 
 def unfinished_report(lines: int = 0, unfinished: int = 0) -> list[str]:
-    """Returns a list of the sentence about the counts of `count_unfinished`; empty if none is."""
+    """Returns a list with the sentence about the counts, or an empty list if all are finished."""
     if not unfinished:
         return []
     return [

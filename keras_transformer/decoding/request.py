@@ -33,10 +33,10 @@ _TRUNCATE = 'or truncate it: `on_too_long="truncate"` (`--on-too-long truncate`)
 
 @dataclass(frozen=True)
 class Languages:
-    """The tokens of the languages of lines, of a model that has such tokens.
+    """The language tokens of lines, for a model that has such tokens.
 
     Args:
-        source, target: lists of ints, that of each line and that of its translation.
+        source, target: lists of ints: the token of each line, and the token of its translation.
     """
 
     source: list[int]
@@ -78,14 +78,14 @@ class LineReader:
         symbols: int,
         language_ids: list[int] | None = None,
     ) -> list[Line]:
-        """Returns lines, split into parts, and these into pieces of token ids.
+        """Returns lines that are split into parts, and the parts into pieces of token ids.
 
         Args:
             texts: list of strings, with the tags of their languages.
             settings: `TextSettings`, with `max_source_tokens`.
             is_whole: whether no line may be split or cut.
             symbols: as in `Line.read`.
-            language_ids: the token of the language of each line, if the model has such.
+            language_ids: the language token of each line, if the model has language tokens.
 
         Raises:
             ValueError: if a line is too long, and may not be split.
@@ -93,10 +93,7 @@ class LineReader:
         split = "lines" if is_whole else settings.split
         protect = () if is_whole else tuple(settings.protect or ())
         has_tags = bool(self.languages)
-        if language_ids is None:
-            masks = [self._mask(protect, None)] * len(texts)
-        else:
-            masks = [self._mask(protect, language_id) for language_id in language_ids]
+        masks = [self._mask(protect, token_id) for token_id in language_ids or [None] * len(texts)]
         lines = [
             Line.read(text, split, has_tags, mask_line, symbols)
             for text, mask_line in zip(texts, masks, strict=True)
@@ -116,7 +113,7 @@ class LineReader:
         return lines
 
     def _mask(self, protect, language_id):
-        """Returns what finds the protected text of a line, if any is protected."""
+        """Returns the function that masks protected text; `None` if nothing is protected."""
         if not protect:
             return None
         source = self._tokenizers[0]
@@ -127,11 +124,11 @@ class LineReader:
         """Returns the languages of lines; `None` if the model has no tokens of languages.
 
         Args:
-            source, target: codes, that of all lines or that of each line; `None` if not given.
+            source, target: one code for all lines, or a code for each line; `None` if not given.
             count: the number of lines.
 
         Raises:
-            ValueError: if a language is missing, or none of the model's.
+            ValueError: if a language is missing, or is not one of the model's.
         """
         if self.language_ids:
             return Languages(
@@ -150,13 +147,15 @@ class LineReader:
         settings: SearchSettings,
         language_ids: list[int] | None = None,
     ) -> list[Any]:
-        """Returns the forced first ids of each piece, none but for the first of a line with tokens.
+        """Returns the forced first ids of each piece.
+
+        Only the first piece with tokens of each line gets any.
 
         Args:
             texts: list of strings, the prefix of each line.
             lines: list of `Line`, with pieces.
             settings: `SearchSettings`.
-            language_ids: the token of the language of each prefix, if the model has such.
+            language_ids: the language token of each prefix, if the model has language tokens.
 
         Raises:
             ValueError: if a prefix leaves no room for another token.
@@ -196,8 +195,9 @@ class LineReader:
             texts: list of strings.
             name: that of the argument, for the error.
             side: 0 for the source, 1 for the target.
-            most_tokens: int, tokens of a line of a model without learned positions.
-            language_ids: the token of the language of each line, if the model has such.
+            most_tokens: int, maximum tokens of a line if the model has no learned positions; below
+                2,048, it counts as 2,048.
+            language_ids: the language token of each line, if the model has language tokens.
         """
         token_ids = encode_lines(self._tokenizers[side], texts, language_ids)
         most = learned_positions(self._config)
@@ -224,7 +224,7 @@ class LineReader:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Lines to translate: the rows that an engine searches, and the way back to text.
+    """Lines to translate: makes rows for an engine, and hypotheses of lines from those of rows.
 
         answers = [[]] * len(lines)
         while request is not None:
@@ -241,9 +241,9 @@ class Request:
         languages: `Languages` of the lines, if the model has such tokens.
         returns_attention: whether the hypotheses have attention: then no line is split or cut.
             Defaults to `False`.
-        places: list of ints, where the answers of the lines are. Defaults to their numbers.
-        lost: list of lists of strings: the protected text of each line that the model has lost, if
-            the line is translated again, cut around it.
+        places: list of ints, the index in `answers` of each line. Defaults to the line's own index.
+        lost: list of lists of strings: the protected text that the model lost in each line. The
+            lines are then cut around it. Defaults to `None`: a first translation.
 
     Attributes:
         lines: list of `Line`, with pieces.
@@ -278,15 +278,13 @@ class Request:
         prefixes: list[Any] = [()] * len(rows)
         if self.prefixes is not None:
             prefixes = reader.prefixes(self.prefixes, lines, self.settings, target_ids)
-        columns: list[list[Any]]
+        columns: list[list[Any]] = [rows]
         if languages is not None:
             of_rows = languages.of(self.line_of_row)
             rows = reader.with_languages(rows, of_rows.source)
             columns = [rows, prefixes, [[token_id] for token_id in of_rows.target]]
         elif self.prefixes is not None:
             columns = [rows, prefixes]
-        else:
-            columns = [rows]
         object.__setattr__(self, "columns", columns)
 
     @property
@@ -310,9 +308,9 @@ class Request:
             answers[self.places[number] if self.places else number] = ranks
 
     def again(self, answers: list[list[Hypothesis]]) -> "Request | None":
-        """Returns the request of the lines whose protected text the model has lost, if any.
+        """Returns a request for the lines whose protected text the model lost; `None` without any.
 
-        They are cut around it.
+        It cuts them around this text, and so loses none: its own `again` returns `None`.
         """
         wrong = [number for number, (best, *_) in enumerate(answers) if best.protected]
         if self.lost is not None or not wrong:

@@ -33,7 +33,7 @@ from keras_transformer.decoding.scores import NOT_FINITE
 from keras_transformer.decoding.search_settings import GRAPH_SETTINGS, SearchSettings
 
 ENGINE = "saved_model"  # `engine` in the model card
-OTHER_REWRITES = (  # of TensorFlow, beside the arithmetic one
+OTHER_REWRITES = (  # TensorFlow's graph optimizers, except the arithmetic one
     "constant_folding",
     "dependency_optimization",
     "function_optimization",
@@ -54,12 +54,12 @@ class SavedModelEngine(Engine):
     settings may differ in each call.
 
     If a tokenizer is a user's or KerasHub's, only the graph has it. The graph tokenizes source
-    lines; target text, for `score` and prefixes, only if source and target share one tokenizer.
+    lines. It tokenizes target text, for `score` and prefixes, only if both sides share a tokenizer.
 
     Args:
         folder: path of the folder.
-        workers: int. Batches that are translated at once, each on one core; for the whole process,
-            see `use_threads`. Defaults to one batch at a time, on all cores.
+        workers: int. Number of batches that are translated at once, each on one core. It holds for
+            the whole process, see `use_threads`. Defaults to one batch at a time, on all cores.
 
     Attributes:
         card: dict, the model card.
@@ -146,8 +146,8 @@ class SavedModelEngine(Engine):
     ) -> dict[str, list[np.ndarray]]:
         """Returns the attention scores of given translations; see `Engine`.
 
-        Raises a `ValueError` if the SavedModel was exported without `inspect=True`, as all of
-        models with tokens of languages are.
+        Raises a `ValueError` if the SavedModel was exported without `inspect=True`. A model with
+        tokens of languages cannot be exported with it.
         """
         languages = {} if language_ids is None else {"language_ids": language_ids}
         inputs = {"token_ids": source_ids, "target_ids": target_ids} | languages
@@ -170,8 +170,10 @@ class SavedModelEngine(Engine):
         import tensorflow as tf
 
         if os.getpid() != self._process:
-            must = "A SavedModel must be loaded and used in one process, because the threads of"
-            raise RuntimeError(f"{must} TensorFlow do not outlive a fork. Load it after the fork")
+            raise RuntimeError(
+                "A SavedModel must be loaded and used in one process, because the threads of "
+                "TensorFlow do not outlive a fork. Load it after the fork"
+            )
         if name not in self._signatures:
             must = f"`{name}` needs a SavedModel that was exported with `inspect=True`"
             raise ValueError(f"{must} (`export --inspect`). Received: {str(self._folder)!r}")
@@ -191,11 +193,11 @@ class SavedModelEngine(Engine):
         return sides[0], sides[-1]
 
     def _tokenizer(self, path, reads_text):
-        """Returns the tokenizer of a file; if the graph alone has it, the graph reads and writes.
+        """Returns the tokenizer of a file; if only the graph has it, one that calls the graph.
 
         Args:
             path: path of the file.
-            reads_text: whether the graph has a function that reads its texts.
+            reads_text: whether the graph has a function that tokenizes the texts of this side.
         """
         entries = read_entries(path)
         if entries["kind"] != IN_GRAPH:
@@ -208,8 +210,10 @@ class SavedModelEngine(Engine):
 
         def tokenize(text):
             if not reads_text:
-                must = "Target text (`target_prefix`, `score`) needs a plain tokenizer, or one"
-                raise ValueError(f"{must} of both sides: the SavedModel reads source text.")
+                raise ValueError(
+                    "Target text (`target_prefix`, `score`) needs a plain tokenizer, or one of "
+                    "both sides: the SavedModel reads source text."
+                )
             outputs = self._call("tokenize", text=text)
             return tf.RaggedTensor.from_tensor(outputs["token_ids"], outputs["lengths"])
 
@@ -238,7 +242,7 @@ def use_one_rewrite() -> None:
 
     Each graph is rewritten before its first call. The other optimizers change no bit of an exported
     graph's results, and not its speed, but delay the first answer of a tiny model by half a second.
-    TensorFlow has no such option for one SavedModel: only programs that serve one call this.
+    TensorFlow has no such option for a single SavedModel, so only servers call this function.
     """
     import tensorflow as tf
 

@@ -19,11 +19,11 @@ PENALTY_BASES = {
 
 
 def penalties_up_to(longest: int, settings: SearchSettings) -> np.ndarray:
-    """Returns the penalties of 0 to `longest + 1` tokens, a float32 array; that of 0 is that of 1.
+    """Returns the penalties of 0 to `longest + 1` tokens, a float32 array.
 
-    In NumPy, because JAX has no float64.
+    No tokens have the penalty of one token. In NumPy, because JAX has no float64.
     """
     lengths = np.maximum(np.arange(longest + 2.0), 1.0)
-    alpha = np.float64(np.float32(settings.alpha))
+    alpha = np.float64(np.float32(settings.alpha))  # rounded as the `alphas` of a search
     penalties = PENALTY_BASES[settings.length_penalty](lengths) ** alpha
     return np.minimum(penalties, np.finfo("float32").max).astype("float32")

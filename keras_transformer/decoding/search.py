@@ -21,12 +21,12 @@ from keras_transformer.types import Tensor
 
 
 class StepOutput(NamedTuple):
-    """Result of a step function `(token_ids (B, W), parents (B, W), cache, index)`.
+    """Result of a step function, which is called as `step_fn(token_ids, parents, cache, index)`.
 
-    `token_ids` are the last tokens of W hypotheses per sentence; at step 0, the start token.
-    `parents[b, w]` is the previous beam slot of hypothesis w; at step 0, it is 0. A step function
-    that caches state per hypothesis must gather it by `parents`. `index` is the number of tokens
-    decoded before.
+    `token_ids` `(B, W)` are the last tokens of W hypotheses per sentence; at step 0, the start
+    token. `parents[b, w]` is the previous beam slot of hypothesis w; at step 0, it is 0. A step
+    function that caches state per hypothesis must gather it by `parents`. `index` is the number of
+    tokens decoded before.
 
     Args:
         logits: float tensor `(B, W, V)` of the next token. V must be static.
@@ -105,8 +105,8 @@ class Search:
       sentences that are done.
 
     A state is a NamedTuple of nests of tensors. The first axis is the sentences; the second is
-    static, except in the cache. It has the fields `sentences`, `history` and `finished`, the
-    `SearchResult` so far, whose values at padding are arbitrary.
+    static, except in the cache. Its fields are `sentences`, `history`, the `Tokens` so far, and
+    `finished`, the `SearchResult` so far, whose values at padding are arbitrary.
 
     Args:
         step_fn, end_token_id, pad_token_id: as in `beam_search`.
@@ -121,10 +121,10 @@ class Search:
             The result is neither checked nor trimmed. Defaults to `None`: the tensors grow.
         penalties: float32 tensor, the result of `penalties_up_to` for the greatest maximum length.
             Defaults to the penalties of the settings and `alpha`.
-        step_key: tuple of the model behind `step_fn`, and what else decides what `step_fn`
-            computes: PyTorch traces a step once for equal keys. Defaults to `None`: it traces none.
-        is_plain: bool. Whether no step is constrained, see `is_constrained`. Defaults to `False`:
-            each step asks.
+        step_key: tuple: the model that `step_fn` calls, then the other values that its result
+            depends on. PyTorch traces a step once for equal keys. Defaults to `None`: no tracing.
+        is_plain: bool. Whether no step is constrained. Defaults to `False`: each step calls
+            `is_constrained`.
     """
 
     step_fn: StepFunction

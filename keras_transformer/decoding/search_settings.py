@@ -13,14 +13,14 @@ from dataclasses import dataclass, fields
 from keras_transformer.settings import Settings, setting
 
 _NAMED = types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type
-_CONSTANT = (numbers.Number, str, bytes, *_NAMED)  # what a processor uses and cannot change
+_CONSTANT = (numbers.Number, str, bytes, *_NAMED)  # types of values that cannot change
 # {code and values: the first function that has them}
-_first_made: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+_first_functions: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings(Settings):
-    """The settings of `Translator`, `load_run` and `beam_search`, and of each call.
+    """The settings of the search of `Translator`, `load_run` and `beam_search`, or of one call.
 
     `alpha`, `length_ratio`, `extra_length` and `max_length` may change from call to call at no
     cost, except that a compiled search is compiled for its maximum length. Any other change, such
@@ -45,9 +45,8 @@ class SearchSettings(Settings):
     )
     length_penalty: str | None = setting(
         "gnmt",
-        "What the sum of the log-probs is divided by, which gives the score: `((5 + n) / 6)^alpha` "
-        "as in the paper, `n^alpha`, or nothing. `n` is the number of tokens, the end token "
-        "included.",
+        "The score is the sum of the log-probs divided by this penalty: `((5 + n) / 6)^alpha` as "
+        "in the paper, `n^alpha`, or 1. `n` is the number of tokens, the end token included.",
         choices=("gnmt", "mean", None),
     )
     alpha: float = setting(
@@ -102,9 +101,8 @@ class SearchSettings(Settings):
     )
     force_end: bool = setting(
         False,
-        "Whether the end token is forced, with log-prob 0, as the last token of the maximum "
-        "length, as by `forced_eos_token_id` of `transformers`. If not, a translation that reaches "
-        "its maximum length has no end token.",
+        "Whether a translation that reaches its maximum length ends with a forced end token of "
+        "log-prob 0, as by `forced_eos_token_id` of `transformers`. If not, it has no end token.",
     )
     sampler: object = setting(
         None,
@@ -150,12 +148,12 @@ class SearchSettings(Settings):
 
     @property
     def graph_settings(self) -> "SearchSettings":
-        """The settings that a graph is traced for; the others are the defaults."""
+        """A copy that keeps `GRAPH_SETTINGS` only; the others have their defaults."""
         values = {name: getattr(self, name) for name in GRAPH_SETTINGS}
         return SearchSettings(**values | {"processors": tuple(map(_first_equal, self.processors))})
 
 
-# What a graph is traced for: a change makes another one.
+# The settings that a graph is traced for: a change of their values traces another graph.
 GRAPH_SETTINGS = [
     field.name for field in fields(SearchSettings) if not SearchSettings.rule(field.name).may_change
 ]
@@ -164,12 +162,13 @@ GRAPH_SETTINGS = [
 def _first_equal(processor):
     """Returns the first function with the same code and values, so that a graph is traced once.
 
-    A function that uses a value that may change, such as a list, is equal to none but itself.
+    A function that uses a value that may change, such as a list, is equal only to itself.
     """
     if not isinstance(processor, types.FunctionType):
         return processor
-    code, used = processor.__code__, inspect.getclosurevars(processor)
-    mappings = used.globals, used.nonlocals, processor.__kwdefaults__ or {}, vars(processor)
+    code, variables = processor.__code__, inspect.getclosurevars(processor)
+    defaults = processor.__kwdefaults__ or {}
+    mappings = variables.globals, variables.nonlocals, defaults, vars(processor)
     pairs = [pair for mapping in mappings for pair in mapping.items()]
     pairs += enumerate(processor.__defaults__ or ())
     # `getclosurevars` does not look into inner functions.
@@ -177,7 +176,7 @@ def _first_equal(processor):
     if has_inner or not all(_is_constant(value) for _, value in pairs):
         return processor
     typed = tuple((name, type(value), value) for name, value in pairs)  # since 1 == 1.0
-    return _first_made.setdefault((code, id(processor.__globals__), typed), processor)
+    return _first_functions.setdefault((code, id(processor.__globals__), typed), processor)
 
 
 def _is_constant(value):

@@ -1,4 +1,4 @@
-"""Splits lines into sentences. `RULES` say where one ends, for every language."""
+"""Splits lines into sentences, by the same `RULES` for every language."""
 
 import re
 
@@ -11,8 +11,8 @@ _LOWER = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2
 _MARKS, _UNSPACED_MARKS = ".!?…։؟۔।॥።", "。｡！？။។"
 SENTENCE_MARKS = frozenset(_MARKS + _UNSPACED_MARKS)
 _CLOSING = "\"'”’“»«)\\]」』）"
-# Abbreviations that often stand before a capital letter. Most have a vowel or a letter outside of
-# ASCII: the next expression finds others, such as "Mr", because they have neither.
+# Abbreviations that often stand before a capital letter. The next expression finds those of ASCII
+# consonants, such as "Mr", so few of them are here.
 _ABBREVIATIONS = (
     "adm|asst|capt|co|col|gen|gov|hon|lieut|maj|messrs|prof|rep|rev|sen|supt|abt|allg|ca|dipl|ehem|"
     "evtl|exkl|geb|ing|inkl|mio|sog|tel|av|env|mlle|mme|mmes|avda|dra|ee|exma|exmo|sra|srta|ud|uds|"
@@ -23,7 +23,7 @@ _ABBREVIATION = (
     f"|(?i:{_ABBREVIATIONS})|(?:[^{SPACES}.]{{1,3}}\\.){{1,4}}[^{SPACES}.]{{1,3}}"
 )
 _SHORT = f"[^{SPACES}{BORDER}]{{1,4}}"
-_NOT_ENDED = (
+_NOT_ENDED = (  # removes the borders behind an abbreviation
     f'((?:^|[{SPACES}{BORDER}(\\["„“«/])(?:{_ABBREVIATION})\\.){BORDER}([{SPACES}]+){BORDER}',
     "\\1\\2",
 )

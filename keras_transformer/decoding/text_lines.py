@@ -40,7 +40,7 @@ class Line:
 
     Args:
         parts: list of `Part`, at least one.
-        spans: list of strings: the protected text that symbols take the place of.
+        spans: list of strings: the protected text that symbols replace.
     """
 
     parts: list[Part]
@@ -54,7 +54,7 @@ class Line:
 
         Args:
             text: str.
-            split: `"lines"`, or `"sentences"`: each of them is a part.
+            split: `"lines"` or `"sentences"`: whether the line or each sentence is a part.
             has_tags: whether the line may begin with the tag of a language; all its parts get it.
             mask: finds the protected text that the line is cut around. Optional.
             symbols: number of symbols that the vocabulary holds. A line with at most this number of
@@ -64,18 +64,18 @@ class Line:
         if split == "lines" and mask is None:
             return cls([Part(text)])
         tag, text = split_tag(text) if has_tags else ("", text)
-        to_split, spans = mask(text) if mask else (text, [])
-        copied: list[str] = []
-        with_copies = with_symbols(to_split, spans, symbols)
-        if with_copies is not None:  # it has no marks to cut at
-            to_split, copied = with_copies, spans
+        masked, spans = mask(text) if mask else (text, [])
+        symbol_spans: list[str] = []
+        text_with_symbols = with_symbols(masked, spans, symbols)
+        if text_with_symbols is not None:  # it has no marks to cut at
+            masked, symbol_spans = text_with_symbols, spans
         split_text = split_sentences if split == "sentences" else _as_one
         parts: list[Part] = []
         spans_left = iter(spans)  # `cut` takes those of its sentence
-        for sentence, gap in split_text(to_split):
+        for sentence, gap in split_text(masked):
             parts += [Part(tag + words, behind) for words, behind in cut(sentence, spans_left)]
             parts[-1].behind += gap
-        return cls(parts, copied)
+        return cls(parts, symbol_spans)
 
     @property
     def pieces(self) -> list[Any]:

@@ -53,10 +53,11 @@ class TextSettings(Settings):
     protect: tuple | list | None = setting(
         None,
         'What a translation keeps as it is: `"printf"`, `"braces"`, `"tags"`, `"urls"`, '
-        '`"emails"`, `"backticks"`, `"emoji"`, `"unknown"`, the characters that the vocabulary '
-        "does not hold, and regular expressions of RE2 that are not single words. If the "
-        "vocabulary holds symbols, see `add_placeholders`, the model copies symbols in its place. "
-        "If it loses one, or without symbols, the text around it is translated in parts.",
+        '`"emails"`, `"backticks"`, `"emoji"`, `"unknown"` (words with a character that the '
+        "vocabulary does not hold), and regular expressions of RE2 that are not single words. If "
+        "the vocabulary holds symbols, see `add_placeholders`, the model copies symbols in place "
+        "of this text. If it loses a symbol, or has none, the text in between is translated in "
+        "parts.",
         default_text="all names if the vocabulary holds symbols, or nothing",
         may_change=True,
     )
@@ -69,9 +70,9 @@ class TextSettings(Settings):
     target_language: str | tuple | list | None = setting(
         None,
         "Code of the language to translate to, of a model that has several. In Python also one "
-        "for each line. With Marian's models, a line may also begin with its tag, `>>fra<<`; "
-        "without either, it is translated without one. Models with tokens of languages need it, "
-        "and find theirs by other codes too: `de` finds `deu_Latn`.",
+        "for each line. With Marian's models, a line may begin with its tag, `>>fra<<`, "
+        "instead; a line with neither is translated without a tag. Models with tokens of languages "
+        "need this setting, and find theirs by other codes too: `de` finds `deu_Latn`.",
         may_change=True,
     )
     distinct_texts: bool = setting(

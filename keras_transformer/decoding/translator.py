@@ -68,9 +68,10 @@ class Translator:
         `n_best` or `return_attention`, a list of at most `n_best` `Hypothesis` in place of each
         string, best first. For a single string, the single result.
 
-        `on_too_long` decides how a line of more than `max_source_tokens` is translated. The k-th
+        `on_too_long` decides how a line of more than `max_source_tokens` is translated. A
         `Hypothesis` of a split line, whose `pieces` is above 1, joins the k-th of each piece, or
-        the best where there are fewer. If strings are returned, a `UserWarning` names the lines.
+        the best of a piece that has fewer. The first joins the best ones; the others are ordered by
+        their scores. If strings are returned, a `UserWarning` names the lines.
 
     Raises:
         TypeError: if a line is not a string, `lines` is bytes or a mapping, a setting is unknown,
@@ -130,7 +131,7 @@ class Translator:
             ValueError: if the engine has none.
         """
         if self.engine.model is None:
-            must = "Only a translator above a Keras model has it, as `load_run` returns one."
+            must = "Only a translator of a Keras model, as `load_run` returns it, has a `model`."
             raise ValueError(f"{must} Received: {self.engine.name}")
         return self.engine.model
 
@@ -141,7 +142,7 @@ class Translator:
 
     @property
     def all_settings(self) -> dict[str, Any]:
-        """The settings of the search and of text, as they are given."""
+        """The settings of the search and of text by their names, as a constructor takes them."""
         return vars(self.settings) | vars(self.text_settings)
 
     def __reduce__(self):
@@ -198,20 +199,20 @@ class Translator:
         return_attention: bool = False,
         **settings: Any,
     ) -> Request:
-        """Returns lines as the rows that `search` gets. The arguments are those of a call."""
-        asked, text = self._settings_of_call(settings, n_best, return_attention)
+        """Returns lines as rows of token ids. The arguments are those of a call."""
+        search_settings, text_settings = self._settings_of_call(settings, n_best, return_attention)
         if isinstance(target_prefix, str):
             target_prefix = [target_prefix] * len(lines)
         elif target_prefix is not None:
             target_prefix = to_lines(target_prefix, "target_prefix")
-        lines, languages = self._with_languages(lines, text)
+        lines, languages = self._with_languages(lines, text_settings)
         return Request(
             reader=self._reader,
             texts=lines,
             languages=languages,
             prefixes=target_prefix,
-            settings=asked,
-            text_settings=text,
+            settings=search_settings,
+            text_settings=text_settings,
             n_best=n_best,
             returns_attention=return_attention,
         )
@@ -224,7 +225,7 @@ class Translator:
         on_progress: Callable[[int], Any] | None = None,
         **languages: Any,
     ) -> Any:
-        """Returns the model's scores of given translations, as the translator's search scores.
+        """Returns the model's scores of given translations, by the length penalty of the search.
 
         Args:
             sources: list of strings, or one string.
@@ -237,9 +238,11 @@ class Translator:
             always scored, also if the source is empty, although a translation has no tokens then.
 
         Raises:
-            ValueError: if the numbers of sources and targets differ, or a line has more than 2,048
-                tokens and more than `max_source_tokens`. Lines are not split, because the score of
-                a part would be wrong.
+            TypeError: if one argument is a string and the other is a list.
+            ValueError: if the numbers of sources and targets differ, or a line has more tokens than
+                the model's learned positions or, without these, than both 2,048 and
+                `max_source_tokens`. Lines are not split, because the score of a part would be
+                wrong.
         """
         if isinstance(sources, str) and isinstance(targets, str):
             return self.score([sources], [targets], batch_sentences, on_progress, **languages)[0]
@@ -284,7 +287,7 @@ class Translator:
         return [source_ids, target_ids, [[token_id] for token_id in tokens.target]]
 
     def _with_languages(self, lines, settings):
-        """Returns lines with the tags of their languages, or with `Languages` beside them."""
+        """Returns lines with their tags, and their `Languages`; `None` without such tokens."""
         codes = settings.source_language, settings.target_language
         languages = self._reader.languages_of(*codes, len(lines))
         if languages is None:
@@ -302,7 +305,7 @@ class Translator:
 
         Compiling takes some 4 seconds and 40 to 70 MiB for each shape, and later calls of that
         shape, without a target prefix, use its program. JAX compiles every search without a
-        sampler when it is first needed; here, ahead. PyTorch compiles none.
+        sampler at its first call; this method compiles it ahead. PyTorch compiles none.
 
         Args:
             source_lengths: ints from 1 to 128, on JAX without a bound: tokens with the end token.
@@ -316,25 +319,25 @@ class Translator:
         Raises:
             ValueError: if a search of these settings is not compiled.
         """
-        asked, text = self._settings_of_call(settings, n_best)
-        num_kept = _num_kept(asked, n_best, text.distinct_texts)
-        self.engine.compile(source_lengths, batch_sizes, asked, num_kept)
+        search_settings, text_settings = self._settings_of_call(settings, n_best)
+        num_kept = _num_kept(search_settings, n_best, text_settings.distinct_texts)
+        self.engine.compile(source_lengths, batch_sizes, search_settings, num_kept)
 
     def _map_rows(self, function, columns, *options):
         pad_token_id = self._config.pad_token_id
         return map_rows(function, columns, pad_token_id, *options, run_all=self.engine.run_all)
 
     def _settings_of_call(self, changes, n_best, return_attention=False):
-        """Returns the settings of the search and of text."""
-        search, text = divided(_without_unset_languages(changes))
-        asked, text_settings = self.settings, self.text_settings
-        if search:
-            asked = self._checked(replace(asked, **search))
-        asked.require_n_best(n_best)
+        """Returns the settings of the search and of text, with the changes of a call."""
+        search_changes, text_changes = divided(_without_unset_languages(changes))
+        search_settings, text_settings = self.settings, self.text_settings
+        if search_changes:
+            search_settings = self._checked(replace(search_settings, **search_changes))
+        search_settings.require_n_best(n_best)
         require_held(self.engine, {"return_attention": return_attention})
-        if text:
-            text_settings = self._bounded(replace(text_settings, **text))
-        return asked, text_settings
+        if text_changes:
+            text_settings = self._bounded(replace(text_settings, **text_changes))
+        return search_settings, text_settings
 
     def _checked(self, settings):
         """Returns `SearchSettings`; raises if the engine does not support them."""
@@ -344,15 +347,15 @@ class Translator:
 
     def _bounded(self, settings):
         """Returns `TextSettings` with `max_source_tokens` and `protect` set, for the model."""
-        most = learned_positions(self._config)
-        bound = settings.max_source_tokens or most or _MAX_SOURCE_TOKENS
-        if most is not None and bound > most:
+        positions = learned_positions(self._config)
+        bound = settings.max_source_tokens or positions or _MAX_SOURCE_TOKENS
+        if positions is not None and bound > positions:
             raise ValueError(
-                f"`max_source_tokens` must be at most the model's {most} positions. "
+                f"`max_source_tokens` must be at most the model's {positions} positions. "
                 f"Received: max_source_tokens={bound}"
             )
-        known = NAMES if self._reader.symbols else ()
-        protect = known if settings.protect is None else settings.protect
+        default = NAMES if self._reader.symbols else ()
+        protect = default if settings.protect is None else settings.protect
         return replace(settings, max_source_tokens=bound, protect=protect)
 
     def search_rows(
@@ -372,7 +375,7 @@ class Translator:
             source_ids, prefix_ids, language_ids, settings: as in `Engine.search`.
             n_best: int. Hypotheses of each row, if there are so many of distinct texts.
             distinct_texts: as in `TextSettings`. Defaults to `True`.
-            return_attention: whether they have attention. Defaults to `False`.
+            return_attention: whether the hypotheses have attention. Defaults to `False`.
         """
         num_kept = _num_kept(settings, n_best, distinct_texts)
         languages = () if language_ids is None else (language_ids,)

@@ -67,16 +67,16 @@ def export_ctranslate2(
 
     Args:
         translator: `Translator`.
-        path: path of the folder to write. A CTranslate2 model that is there is replaced, as
-            `export_saved_model` does.
+        path: path of the folder to write. A CTranslate2 model that is there is replaced, as in
+            `export_saved_model`.
         quantization: type of the weights in the file: `"int8"`, `"int16"`, `"float16"`,
             `"bfloat16"`, `"int8_float32"`, `"int8_float16"`, `"int8_bfloat16"`. They are made from
             the model's weights in float32, with LoRA added and int8 dequantized. Biases, positions
             and layer norms stay floats. Defaults to `None`, float32.
         max_tokens: int. Maximum number of tokens of a source, with its end token, and of a
             translation. CTranslate2 reads sinusoidal positions from a table of this size, and
-            raises an error beyond it. Learned positions are as many as the model has. Defaults to
-            `1024`.
+            raises an error beyond it. A model with learned positions keeps the number of these.
+            Defaults to `1024`.
         card, examples: as in `export_saved_model`.
 
     Returns:
@@ -126,14 +126,15 @@ def export_ctranslate2(
 def held_settings(translator: Translator, max_tokens: int = MAX_TOKENS) -> dict[str, Any]:
     """Returns the settings by which an exported model searches; see `export_ctranslate2`."""
     settings, config = translator.settings, translator.model.config
-    most = num_positions(config, max_tokens)
+    positions = num_positions(config, max_tokens)
     if translator.source_tokenizer.language_ids:
-        most -= 1  # the token of the language has a position too
-    bound = min(translator.text_settings.max_source_tokens or most, most)
-    is_short = longest_target(bound, settings, config) <= most
-    held = engine.held_settings(CTranslate2Engine, settings)
-    limits = {"max_source_tokens": bound, "max_length": settings.max_length if is_short else most}
-    return translator.all_settings | asdict(held) | limits
+        positions -= 1  # the token of the language has a position too
+    bound = min(translator.text_settings.max_source_tokens or positions, positions)
+    has_room = longest_target(bound, settings, config) <= positions
+    max_length = settings.max_length if has_room else positions
+    search_settings = asdict(engine.held_settings(CTranslate2Engine, settings))
+    limits = {"max_source_tokens": bound, "max_length": max_length}
+    return translator.all_settings | search_settings | limits
 
 
 def num_positions(config: Any, max_tokens: int) -> int:
@@ -217,8 +218,10 @@ def _custom_classes(model):
     modules = {type(part): type(part).__module__ for part in parts_of(model, "").values()}
     modules[type(model)] = type(model).call.__module__
     packages = {kind: module.partition(".")[0] for kind, module in modules.items()}
-    known = "keras", "keras_transformer"
-    return sorted(kind.__name__ for kind, package in packages.items() if package not in known)
+    standard_packages = "keras", "keras_transformer"
+    return sorted(
+        kind.__name__ for kind, package in packages.items() if package not in standard_packages
+    )
 
 
 def _copy_block(layer, block):

@@ -13,7 +13,7 @@ CODE = "folder_tokenizer.py"  # for programs without this package
 
 
 def has_file(tokenizer: TokenizerLike) -> TypeGuard[Tokenizer]:
-    """Whether a file can say how a tokenizer reads text; else only a graph can hold it."""
+    """Whether a file can hold a whole tokenizer; otherwise only a graph can."""
     return isinstance(tokenizer, Tokenizer) and tokenizer.kind != FUNCTIONS
 
 

@@ -1,6 +1,6 @@
-"""Lines of text as rows of token ids in a graph; each is read as a whole.
+"""Reads lines of text, each as a whole, into rows of token ids in a graph.
 
-Text is prepared in Python, above the graph: splitting, protecting, and errors that name the line.
+Python code above the graph splits lines, protects text, and raises errors that name the line.
 """
 
 from typing import Any
@@ -62,7 +62,7 @@ class GraphLineReader:
         return self.with_end(tf.RaggedTensor.from_tensor(rows, kept)), is_cut
 
     def _kept_lengths(self, rows, lengths):
-        """Returns how many tokens of each line are kept, and whether that cuts text off.
+        """Returns how many tokens of each line are kept, and whether the line is cut.
 
         `rows` have the beginnings of the lines, padded; `lengths` are those of whole lines.
         """
@@ -111,7 +111,7 @@ class GraphLineReader:
 
 
 class GraphSide(tf.Module):
-    """The tokenizer of one side in a graph, with those for languages that are split in another way.
+    """The tokenizer of one side in a graph; languages that it splits in another way have their own.
 
     Args:
         tokenizer: `TokenizerLike` that has a `graph`.
@@ -120,7 +120,7 @@ class GraphSide(tf.Module):
     def __init__(self, tokenizer: Any) -> None:
         super().__init__()
         self._graph = tokenizer.graph
-        others = {}  # of languages that are split in another way
+        others = {}  # graphs of languages that are split in another way
         for language_id in tokenizer.language_ids.values():
             other = tokenizer.for_language(language_id)
             if other is not tokenizer:
@@ -166,11 +166,11 @@ def longest_targets(
 
 
 def allowed_targets(lengths: tf.Tensor, config: Any, longest: tf.Tensor) -> tf.Tensor:
-    """Returns maximum lengths that the model can have, int32 `(B,)`; 0 for empty sources.
+    """Returns maximum lengths within the model's positions, int32 `(B,)`; 0 for empty sources.
 
     Args:
         lengths, config: as in `longest_targets`.
-        longest: int32 tensor `(B,)`, what is asked for.
+        longest: int32 tensor `(B,)`, the requested lengths.
     """
     longest = tf.maximum(longest, 1)
     longest = tf.minimum(longest, learned_positions(config) or longest)

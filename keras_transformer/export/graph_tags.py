@@ -27,22 +27,23 @@ def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Ten
             a line begins with a tag that is none of the model's or not that of its language, or
             with two tags.
     """
-    known, tags = ", ".join(codes), [f">>{code}<<" for code in codes]
+    all_codes, tags = ", ".join(codes), [f">>{code}<<" for code in codes]
     languages = tf.broadcast_to(languages, tf.shape(text))
-    asked = tf.where(languages == "", "", tf.strings.join([">>", languages, "<<"]))
+    requested_tags = tf.where(languages == "", "", tf.strings.join([">>", languages, "<<"]))
     tag, after_tag = _split(text)
     second, _ = _split(after_tag)
     is_known = _is_one_of(languages, ["", *codes])
-    is_allowed = _is_one_of(tag, tags) & ((asked == "") | (tag == asked))
+    is_allowed = _is_one_of(tag, tags) & ((requested_tags == "") | (tag == requested_tags))
     is_right = (tag == "") | (is_allowed & ~_is_one_of(second, tags))
     lines = tf.range(tf.size(text)) + 1
     checks = [
-        require_rows(is_known, UNKNOWN_LANGUAGE.format(known, "{}"), languages),
-        require_rows(is_right, WRONG_TAG.format(known, "{}", "{}"), lines, tag),
+        require_rows(is_known, UNKNOWN_LANGUAGE.format(all_codes, "{}"), languages),
+        require_rows(is_right, WRONG_TAG.format(all_codes, "{}", "{}"), lines, tag),
     ]
     with tf.control_dependencies(checks):
-        needs_no_tag = (tag != "") | (asked == "") | (tf.strings.strip(text) == "")
-    text = tf.where(needs_no_tag, text, tf.strings.join([asked, " ", text]))
+        needs_no_tag = (tag != "") | (requested_tags == "") | (tf.strings.strip(text) == "")
+    text = tf.where(needs_no_tag, text, tf.strings.join([requested_tags, " ", text]))
+    # White space before a tag of the line itself is removed.
     return tf.where(tag == "", text, tf.strings.join([tag, after_tag]))
 
 

@@ -1,4 +1,4 @@
-"""Searches, and translates whole lines, inside a TensorFlow graph: for a SavedModel.
+"""The search and the translation of whole lines in a TensorFlow graph, for a SavedModel.
 
 Letters: B lines, S source tokens, T target tokens, P tokens of a prefix, R translations of a line.
 """

@@ -49,11 +49,11 @@ def export_saved_model(
       out of its range counts as the nearest end of the range. Returns `translations`, string
       `(B, N)`, best first, for the largest `n_best`; `scores`, float32 `(B, N)`; `lengths`, int32
       `(B, N)`, in tokens; `truncated`; and `unfinished`, bool `(B, N)`. Missing translations are
-      empty, with the score -inf. The options have the defaults of the translator, and its beam, in
-      `SignatureDef.defaults`, for TensorFlow Serving. A model of several target languages also has
-      the option `target_language`, string, such as `fra`, see `Tokenizer.from_marian`; a model with
-      tokens of languages has `source_language` too. The translations of a line are distinct, if
-      `distinct_texts` of the translator is set.
+      empty, with the score -inf. The options default to the settings of the translator, and
+      `n_best` to its beam; `SignatureDef.defaults` holds these values for TensorFlow Serving. A
+      model of several target languages also has the option `target_language`, string, such as
+      `fra`, see `Tokenizer.from_marian`; a model with tokens of languages has `source_language`
+      too. The translations of a line are distinct, if `distinct_texts` of the translator is set.
     - `score`: `source` and `target`, string `(B,)`; returns `log_prob`, float32 `(B,)`, the
       log-probability of each target with its end token; `tokens`, int32 `(B,)`, the number of
       tokens of the target; and `perplexity`, float32 `(B,)`. `log_prob` and `perplexity` are NaN
@@ -95,8 +95,8 @@ def export_saved_model(
 
     The SavedModel searches by the settings of the translator, but it neither splits lines nor
     protects text. A line of more than `max_source_tokens` tokens is cut at a word, whatever
-    `on_too_long` is, and `truncated` says so. `load_translator(path)` splits, protects and refuses
-    as the translator does, above the signatures of token ids.
+    `on_too_long` is, and `truncated` says so. `load_translator(path)` splits, protects and rejects
+    lines as the translator does, and calls the signatures of token ids.
 
     A SavedModel at `path` is replaced when the new one is complete: the old one is renamed, the new
     one takes its place, and the old one is deleted. Between the two renames, which take less than a
@@ -140,11 +140,11 @@ def export_saved_model(
     """
     path = Path(path)
     if inspect and translator.source_tokenizer.language_ids:
-        must = (
-            "`inspect` must be False for a model with tokens of languages: its exports have neither"
+        raise ValueError(
+            "`inspect` must be False for a model with tokens of languages: its exports have "
+            "neither attention nor search tree. `load_run` returns a translator that has "
+            "attention. Received: inspect=True"
         )
-        cure = "attention nor search tree. `load_run` returns a translator that has attention."
-        raise ValueError(f"{must} {cure} Received: inspect=True")
     if keras.config.backend() != "tensorflow":
         must = "A SavedModel is written by the TensorFlow backend: set KERAS_BACKEND=tensorflow."
         raise ValueError(f"{must} Received: the backend {keras.config.backend()!r}")
@@ -184,7 +184,7 @@ def _require_graphs(translator):
 
 
 def _described(folder, names):
-    """Returns inputs and outputs of signatures, from the file: asking a function would trace it."""
+    """Returns inputs and outputs of signatures, read from the file: functions would be traced."""
     saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     signatures = saved.meta_graphs[0].signature_def
     return {

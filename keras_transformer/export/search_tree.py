@@ -64,6 +64,7 @@ def _is_on_path(best, token_ids, parents, totals):
     """Returns which hypotheses are a beginning of the best tokens `(B, T')`, T' at least T."""
     active, slots = totals > IMPOSSIBLE, tf.shape(totals)[2]
     is_next = active & (token_ids == best[:, : tf.shape(active)[1], None])
+    # All hypotheses of step 0 extend slot 0.
     start = tf.broadcast_to(tf.range(slots) == 0, [tf.shape(active)[0], slots])
 
     def extend(is_on_path, step):

@@ -129,7 +129,7 @@ def _of_strings(method, *texts, **options):
 def _vectors(tensors, options):
     """Returns tensors; raises, when the graph runs, unless each is a vector with a row per line.
 
-    A loaded signature does not check it.
+    The signature of a loaded SavedModel does not check shapes.
 
     Args:
         tensors: dict of tensors by name; the first has the lines.

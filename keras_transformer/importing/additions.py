@@ -144,7 +144,7 @@ def _learned(tokenizer, addition):
 
 
 def _ids_before(tokenizer, pieces):
-    """Returns the ids of the old pieces that the text of each new one is split into so far."""
+    """Returns, for each new piece, the ids of the old pieces that its text is split into."""
     ids = {token: token_id for token_id, token in enumerate(tokenizer.vocabulary) if token}
     names, unknown = tokenizer.pieces.names(), tokenizer.unk_token_id
     rows = split_pieces(tokenizer.pieces, pieces) if pieces else []

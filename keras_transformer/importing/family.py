@@ -1,4 +1,4 @@
-"""What a model that was read consists of, and what differs between families of models."""
+"""The contents of a model that was read, and the differences between families of models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

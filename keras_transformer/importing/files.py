@@ -13,12 +13,13 @@ from keras_transformer.texts import open_bytes, suffix_of
 
 # The beginning of a pointer, which Git LFS leaves in place of a large file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+YAML_MARKERS = ("---", "...")  # the beginning and the end of a document
 # {type of safetensors: dtype}. NumPy knows bfloat16 once Keras is imported.
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16"}
 
 
 def has_file(folder, name):
-    """Whether a folder has a file; a link to a missing one is none."""
+    """Whether a folder has a file; a broken link is not one."""
     return (folder / name).is_file()
 
 
@@ -65,15 +66,15 @@ def names_in(settings, key, path):
 
 
 @contextlib.contextmanager
-def damaged(path, how="is damaged"):
-    """Turns an error of a reader into a `ValueError` that names the file; not one of the disk."""
+def damaged(path, problem="is damaged"):
+    """Turns errors of a reader, except those of the disk, into a `ValueError` with the path."""
     try:
         yield
     except OSError:  # of the disk
         raise
     except Exception as error:  # zipfile, zlib, NumPy and JSON raise many types
         raise ValueError(
-            f"{path} {how}: {' '.join(str(error).split())}. Download it again."
+            f"{path} {problem}: {' '.join(str(error).split())}. Download it again."
         ) from None
 
 
@@ -176,7 +177,7 @@ def read_vocabulary(path: types.Path) -> dict[str, int]:
             vocabulary[line] = number
         elif line.startswith("? "):  # a long key, whose value is in the next line
             key = line[2:]
-        elif line.strip() and (key is not None or line not in ("---", "...")):
+        elif line.strip() and (key is not None or line not in YAML_MARKERS):
             before, colon, after = line.rpartition(":")
             try:
                 vocabulary[_scalar(before if key is None else key)] = int(after if colon else "")

@@ -1,6 +1,6 @@
-"""The form of the Hugging Face Hub, which families of models share: names, weights, settings.
+"""Reads models in the form of the Hugging Face Hub: what all families of models have in common.
 
-Its names are those of `transformers`. No pickle is read, and PyTorch is not needed.
+Arrays and settings have the names of `transformers`. No pickle is read, and PyTorch is not needed.
 """
 
 import json
@@ -96,7 +96,7 @@ def _require_known_parts(names, path):
 
 
 def _arithmetic(folder, settings, family, given_name, chosen):
-    """Returns the fields of the config by the program that trained the model, and a line on it.
+    """Returns the config's fields for the program that trained the model, and a line that names it.
 
     Args:
         folder, settings, family, given_name: as in `read_hub`.
@@ -134,7 +134,7 @@ def _origin(folder, settings, family, given_name):
 
 
 def _search(folder, settings, family, tokenizer):
-    """Returns the settings of search and text, and a line on those that ours cannot follow."""
+    """Returns the settings of search and text, and a line on what our search cannot follow."""
     generation = files.read_optional(folder, "generation_config.json")
     options = settings | {name: value for name, value in generation.items() if value is not None}
     options = {name: value for name, value in options.items() if name not in family.requested}
@@ -159,7 +159,7 @@ def require_equal(settings: dict[str, Any], pairs: Any, path: Path) -> None:
 def search_settings(
     options: dict[str, Any], pad_token_id: int, end_token_id: int, path: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the settings of the search, and a line on those that ours cannot follow.
+    """Returns the settings of the search, and a line on what our search cannot follow.
 
     Args:
         options: those of `config.json` and `generation_config.json`.
@@ -194,13 +194,18 @@ def stored_arrays(folder: Path, given_name: str | None) -> tuple[dict[str, np.nd
         FileNotFoundError: if there are no weights.
         ValueError: if a file is damaged, or there are only weights in a pickle.
     """
-    has_weights = files.has_file(folder, WEIGHTS)
-    if files.has_file(folder, PARTS) and not has_weights:
-        return _arrays_of_parts(folder), folder / PARTS
-    pickles = []
-    if not has_weights:  # of a pickle that is a pointer of Git LFS, the error says so
-        pickles = [files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin")]
-    if not has_weights and (pickles or given_name):
+    if not files.has_file(folder, WEIGHTS):
+        if files.has_file(folder, PARTS):
+            return _arrays_of_parts(folder), folder / PARTS
+        _refuse_pickles(folder, given_name)
+    return files.map_safetensors(files.file_of(folder, WEIGHTS)), folder / WEIGHTS
+
+
+def _refuse_pickles(folder, given_name):
+    """Raises a `ValueError` if a model without `model.safetensors` has pickles or is on the Hub."""
+    # `file_of` raises if a pickle is a pointer of Git LFS.
+    pickles = [files.file_of(folder, path.name) for path in folder.glob("pytorch_model*.bin")]
+    if pickles or given_name:
         name = (given_name or str(folder)).partition("@")[0]
         is_marian = files.has_file(folder, "source.spm")
         advice = " (with `--arithmetic marian`, if Marian trained it)" if is_marian else ""
@@ -214,7 +219,6 @@ def stored_arrays(folder: Path, given_name: str | None) -> tuple[dict[str, np.nd
             f"`sentencepiece` and `torch` are installed, and import the folder 'copy'{advice}: "
             f'python -c "{command}"'
         )
-    return files.map_safetensors(files.file_of(folder, WEIGHTS)), folder / WEIGHTS
 
 
 def _arrays_of_parts(folder):
@@ -288,6 +292,7 @@ def take_embeddings(settings, stored, path):
             f"{path}: {first} and {unequal[0]} must be equal, because `config.json` says that "
             "these embeddings are shared."
         )
+    # Equal matrices are one, even if `config.json` does not tie the output.
     if is_shared and not unequal and (is_tied or head in stored):
         tied, names = "all", {"Wemb": first}
     else:
@@ -306,7 +311,7 @@ def take_positions(stored, width, path):
         table = stored.pop(f"model.{side}.embed_positions.weight", None)
         if table is None:
             continue
-        # The width first: no table of a wrong width is computed. The tolerance is for bfloat16.
+        # Compare the width before a table is computed. The tolerance is for bfloat16.
         has_width = table.shape[1:] == (width,)
         if not (has_width and np.allclose(table, _sinusoids(*table.shape), rtol=0, atol=5e-3)):
             raise ValueError(

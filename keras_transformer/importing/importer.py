@@ -80,8 +80,8 @@ def import_model(
             `"Helsinki-NLP/opus-mt-en-de"`, or `"Helsinki-NLP/opus-mt-en-de@REV"` for a revision:
             `huggingface_hub` (extra `opus`) then downloads the files. If a folder `Helsinki-NLP`
             exists, it is a path.
-        run: path of a run folder to write, new or empty. `load_run` and all commands take it, and
-            `training.init_from` of a recipe. Optional.
+        run: path of a run folder to write, new or empty. `load_run`, all commands and
+            `training.init_from` of a recipe take it. Optional.
         weights: name of the `*.npz`, if the folder has several. Optional.
         arithmetic: for a model of Marian, `"marian"` or `"transformers"`: the program with whose
             positions, layer norm and padding the weights were trained. Defaults to `"marian"` for
@@ -202,7 +202,7 @@ def build_model(read: ForeignModel, precision: str = "float32") -> Transformer:
         read: the model. Each array is removed from it when its weight is made.
         precision: as in `import_model`.
     """
-    # By the path of the weight; entries are removed when their weights are made.
+    # {path of a weight: (Marian's name, axes)}; an entry is removed when its weight is made.
     unused = {part.path: (name, part.axes) for name, part in arrays_of(read.config).items()}
 
     def initial_value(path, shape, dtype):

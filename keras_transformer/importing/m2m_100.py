@@ -150,7 +150,7 @@ M2M_100 = Family(
         "first_position": 2,  # the row of the table after that of padding
         "layer_norm_epsilon": 1e-5,
     },
-    search={"split": "sentences"},  # of several in a line, these models leave some out
-    requested=("forced_bos_token_id",),  # a language
+    search={"split": "sentences"},  # these models leave out some sentences of a line
+    requested=("forced_bos_token_id",),  # the target language
     licenses={"nllb": "cc-by-nc-4.0", "m2m100": "mit"},
 )

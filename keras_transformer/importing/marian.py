@@ -1,7 +1,4 @@
-"""Marian's names of the parts of a Transformer, and checks of foreign models.
-
-Their arrays get the layout of this package here.
-"""
+"""Marian's names of a Transformer's arrays; checks of foreign models, and our layout of arrays."""
 
 import math
 import re
@@ -70,7 +67,7 @@ for theirs, hub, ours in (
 LAYER = r"(?:model\.)?{}(?:_l|\.layers\.)([0-9]+)[_.]"
 OUTPUT_BIAS, OUTPUT_KERNEL = "decoder_ff_logit_out_b", "decoder_ff_logit_out_W"
 NOT_STATED = "not stated"
-# How files say that the University of Helsinki made a model, and whom to name then.
+# How files name the University of Helsinki as a model's maker, and the attribution of its models.
 HELSINKI = "Helsinki-NLP|University of Helsinki|(OPUS|Tatoeba)-MT-models"
 OPUS_MT = (
     "OPUS-MT, Language Technology at the University of Helsinki (Tiedemann and Thottingal, 2020), "
@@ -124,7 +121,7 @@ def weight_of(array: np.ndarray, axes: str) -> np.ndarray:
 def config_of(path, tokenizers, sizes, names, **fields):
     """Returns the config; raises unless the arrays have as many layers as the options state.
 
-    This comes first, so that a wrong number is an error before a model of that size is made.
+    A wrong number of layers is an error before a model of that size is made.
 
     Args:
         path: path of the file with the options, for errors.
@@ -271,11 +268,11 @@ def sentencepiece_models(folder, vocabularies):
     for name, vocabulary in zip(("source.spm", "target.spm"), vocabularies, strict=True):
         content, proto = read_model(file_of(folder, name))
         pieces = {piece.piece for piece in proto.pieces if piece.type == NORMAL}
-        known = len(pieces & vocabulary.keys())
-        if 2 * known < len(pieces):
+        num_shared = len(pieces & vocabulary.keys())
+        if 2 * num_shared < len(pieces):
             raise ValueError(
                 f"{folder / name} must be of the same model as the vocabulary, which has only "
-                f"{known} of its {len(pieces)} pieces."
+                f"{num_shared} of its {len(pieces)} pieces."
             )
         models.append(content)
     return models
@@ -295,7 +292,7 @@ def without_equal(settings, usual, path):
 
 
 def name_of(folder):
-    """Returns the name of a folder; in the Hub's cache, where that is a revision, of the model."""
+    """Returns the name of a folder; in the Hub's cache, whose folder is a revision, the model's."""
     folder = folder.resolve()
     if folder.parent.name != "snapshots":
         return folder.name

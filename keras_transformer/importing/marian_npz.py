@@ -104,8 +104,8 @@ def _weights_file(folder, named, weights):
     names = {weights or Path(name).name for name in named or present}
     if len(names) != 1 or weights not in (None, *present):
         raise ValueError(
-            f"{folder} has several models: `weights` (`--weights`) must name one of "
-            f"{', '.join(present)}. Received: {weights}"
+            f"{folder}: `weights` (`--weights`) must name one of {', '.join(present)}. "
+            f"Received: {weights}"
         )
     return files.file_of(folder, *names)
 
@@ -148,9 +148,9 @@ def _read_vocabulary(path):
 
 
 def _take_embeddings(settings, stored, vocabularies, path):
-    """Returns `tie_embeddings` of the config, and gives the arrays in `stored` its names.
+    """Returns `tie_embeddings` of the config, and renames the embeddings in `stored` to match it.
 
-    A matrix of both sides, which the output does not share, gets the names of both.
+    If both sides share a matrix that the output does not share, it gets both names.
     """
     is_all, is_source, is_target = (settings.get(name, False) for name in TIED)
     is_all = is_all or (is_source and is_target)
@@ -176,6 +176,7 @@ def _take_tokens(vocabularies, stored):
     for name, (axis, side) in OF_TOKENS.items():
         array, ids = stored.get(name), [vocabularies[side][piece] for piece in orders[side]]
         if array is not None and array.ndim == 2 and array.shape[axis] + 1 == len(ids):
+            # Append padding's zeros, then take the rows or columns in our order.
             stored[name] = np.pad(array, [(0, 1 - axis), (0, axis)]).take(ids, axis)
     return tuple({piece: i for i, piece in enumerate(order)} for order in orders)
 

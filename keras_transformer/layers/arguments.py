@@ -1,4 +1,4 @@
-"""Arguments of layers: reads them back for a config, and checks them by errors that name them.
+"""Reads arguments of layers back for a config, and checks arguments; errors name them.
 
 Depends on the backend: only a TensorFlow graph can raise an error at run time.
 """

@@ -47,7 +47,7 @@ class FixedCache(NamedTuple):
     Attributes:
         key: float tensor `(B, N, S, K)`.
         value: float tensor `(B, N, S, V)`.
-        index: int32 scalar, the number of positions in use. What the others hold is undefined.
+        index: int32 scalar, the number of positions in use. Values at the others are undefined.
     """
 
     key: Tensor

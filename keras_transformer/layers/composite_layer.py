@@ -149,7 +149,7 @@ def outer_shape(inputs):
 
 
 def _option(name, value):
-    """Returns an option as an object; a name stays, because an object would fix its seed now."""
+    """Returns an option as an object, but a name as it is: an object would fix its seed now."""
     if isinstance(value, str):
         return value
     kind = name.rpartition("_")[2]  # "initializer", "regularizer" or "constraint"

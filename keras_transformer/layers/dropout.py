@@ -91,7 +91,7 @@ def _random_mask(shape, rate, seed_generator):
     replica = tf.distribute.get_replica_context()
     if replica is not None and replica.num_replicas_in_sync > 1:
         seed = tf.random.experimental.stateless_fold_in(seed, replica.replica_id_in_sync_group)
-    # Draw one 32-bit number for two elements: any uint32, without bounds.
+    # Each uint32, drawn without bounds, gives the random bits of two elements.
     size = tf.reduce_prod(shape)
     pairs = tf.random.stateless_uniform([(size + 1) // 2], seed, None, None, tf.uint32)
     numbers = tf.reshape(tf.bitcast(pairs, tf.uint16), [-1])[:size]

@@ -47,29 +47,29 @@ def float_weight(layer: keras.layers.Layer, name: str) -> np.ndarray:
         values = values / (scale if name == "kernel" else scale[:, None])
     has_lora = f"lora_{name}_a" in weights
     lora_factor = layer.lora_alpha / layer.lora_rank if has_lora else 1.0
-    beside = {key: array(key) for key in weights if is_beside(key)}
-    return with_trained(values, beside, name, lora_factor)
+    substitutes = {key: array(key) for key in weights if is_substitute(key)}
+    return with_trained(values, substitutes, name, lora_factor)
 
 
-def is_beside(name: str) -> bool:
+def is_substitute(name: str) -> bool:
     """Returns whether a weight of this name is trained in place of a frozen one of its layer."""
     return name.startswith("lora_") or name == LAST_ROWS
 
 
 def with_trained(
-    values: np.ndarray, beside: Mapping[str, np.ndarray], name: str, factor: float = 1.0
+    values: np.ndarray, substitutes: Mapping[str, np.ndarray], name: str, factor: float = 1.0
 ) -> np.ndarray:
-    """Returns a weight with what is trained in its place: a difference by LoRA, or its last rows.
+    """Returns a frozen weight after training: with LoRA added, or with its trained last rows.
 
     Args:
         values: the weight.
-        beside: by name, the weights of the same layer for which `is_beside` is true.
+        substitutes: by name, the weights of the layer for which `is_substitute` is true.
         name: the name of the weight.
         factor: factor on the product of the LoRA matrices, `lora_alpha / rank`. Defaults to `1.0`.
     """
-    if f"lora_{name}_a" in beside:
-        values = values + factor * beside[f"lora_{name}_a"] @ beside[f"lora_{name}_b"]
-    if name == "embeddings" and LAST_ROWS in beside:
-        rows = beside[LAST_ROWS]
+    if f"lora_{name}_a" in substitutes:
+        values = values + factor * substitutes[f"lora_{name}_a"] @ substitutes[f"lora_{name}_b"]
+    if name == "embeddings" and LAST_ROWS in substitutes:
+        rows = substitutes[LAST_ROWS]
         values = np.concatenate([values[: -len(rows)], rows])
     return values

@@ -268,8 +268,8 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
 class _UncopiedStore:
     """A store that writes from the memory of a weight.
 
-    Keras copies each weight by `np.array` before it writes it. Of the embeddings, often by far the
-    largest weight, the copy would be gigabytes.
+    Keras copies each weight by `np.array` before it writes it. A copy of the embeddings, often by
+    far the largest weight, would take gigabytes.
     """
 
     def __init__(self, store):
@@ -280,7 +280,7 @@ class _UncopiedStore:
 
 
 class _Uncopied:
-    """Gives `np.array` the memory of a weight: since 2.1, NumPy lets `__array__` decide to copy."""
+    """Gives `np.array` the memory of a weight: since NumPy 2.1, `__array__` decides on a copy."""
 
     def __init__(self, weight):
         self._weight = weight

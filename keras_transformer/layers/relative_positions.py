@@ -30,8 +30,8 @@ def relative_similarity(
         dense: projection from K to `2 M + 1` without a bias; its kernel holds the vectors.
         key_length: int or int tensor, S.
         start_index: int or int tensor, the number of keys before the first query.
-        slots: int or int tensor, the number of consecutive queries that have the same position, and
-            of consecutive keys.
+        slots: int or int tensor: this number of consecutive queries, and of consecutive keys, have
+            the same position.
 
     Returns:
         float tensor `(B, N, T, S)`. It needs memory for `(T, S, 2 M + 1)`.

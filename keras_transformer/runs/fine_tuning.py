@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers.composite_layer import Projection
-from keras_transformer.layers.float_weight import LAST_ROWS, is_beside, with_trained
+from keras_transformer.layers.float_weight import LAST_ROWS, is_substitute, with_trained
 from keras_transformer.layers.parts import parts_of
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.folder import RunFolder
@@ -67,7 +67,7 @@ def base_of(training: TrainingSettings) -> dict[str, str] | None:
 def merged_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
     """Yields path and array of each weight of a plain model, made of those of an adapted one.
 
-    What was trained beside a weight, such as a difference by LoRA, is added to it.
+    A frozen weight has what was trained in its place, such as a difference by LoRA.
 
     Args:
         weights: variables or arrays of the adapted model by their paths.
@@ -77,11 +77,11 @@ def merged_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray
         layer, _, name = path.rpartition("/")
         layers[layer][name] = weight
     for layer, by_name in layers.items():
-        beside = {name: _array(weight) for name, weight in by_name.items() if is_beside(name)}
+        substitutes = {name: _array(w) for name, w in by_name.items() if is_substitute(name)}
         for name, weight in by_name.items():
-            if name not in beside:
+            if name not in substitutes:
                 # The factor of LoRA is 1, as `adapt` makes it.
-                yield f"{layer}/{name}", with_trained(_array(weight), beside, name)
+                yield f"{layer}/{name}", with_trained(_array(weight), substitutes, name)
 
 
 def _array(value):
@@ -123,7 +123,7 @@ def set_weights(model: Transformer, weight_of: Callable[[str], Any]) -> None:
             weight.assign(weight_of(f"{layer}/embeddings")[-weight.shape[0] :])
         elif name.startswith("lora_") and name.endswith("_b"):
             weight.assign(ops.zeros(weight.shape))
-        elif not is_beside(name):
+        elif not is_substitute(name):
             weight.assign(weight_of(weight.path))
 
 
