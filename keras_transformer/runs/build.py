@@ -39,15 +39,15 @@ def make_tokenizers(recipe, data_folder, files):
     """
     files[0].parent.mkdir(parents=True, exist_ok=True)
     settings = recipe.vocabulary
-    inherited = None  # the settings that the tokenizers of `init_from` were trained with
+    run_settings = None  # those of `init_from`, if its recipe is known
     init_from = recipe.training.init_from
     if init_from is not None:
         run = RunFolder.existing(init_from)
         if run.recipe_file.is_file():
-            inherited = run.recipe().vocabulary
-            if settings.joint != inherited.joint:
+            run_settings = run.recipe().vocabulary
+            if settings.joint != run_settings.joint:
                 raise ValueError(
-                    f"`joint` of `vocabulary` must be {inherited.joint}, as in {init_from!r}. "
+                    f"`joint` of `vocabulary` must be {run_settings.joint}, as in {init_from!r}. "
                     f"Received: joint={settings.joint}"
                 )
         tokenizers = [Tokenizer.load(file) for file in run.tokenizer_files(settings.joint)]
@@ -58,8 +58,8 @@ def make_tokenizers(recipe, data_folder, files):
     else:
         _train_tokenizers(recipe, data_folder, files)
         return
-    origin = "`files`" if init_from is None else f"`init_from`, {init_from!r}"
-    settings.require_inherited(origin, tokenizers, inherited)
+    place = "`files`" if init_from is None else f"`init_from`, {init_from!r}"
+    settings.require_inherited(place, tokenizers, run_settings)
     for tokenizer, file in zip(tokenizers, files, strict=True):
         tokenizer.save(file)
 

@@ -108,7 +108,7 @@ class _Kept:
     def read(self, name: str, tag: str) -> None:
         """Reads a start or end tag."""
         if tag.startswith("</"):
-            if self._counts[name]:
+            if self._counts[name]:  # ends the element and those inside it
                 while self._close() != name:
                     pass
             elif self.names and self.names[0] in ENDED_BY and name in ENDING:

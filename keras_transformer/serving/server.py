@@ -76,8 +76,8 @@ def serve(
         ws="none",
     )
     server = _Server(config, service)
-    # Acts before Uvicorn sets its own handler, and again at its end: Uvicorn then repeats the signal,
-    # which would otherwise end the process with an error.
+    # Acts before Uvicorn sets its own handler, and at its end: Uvicorn then repeats the signal, and
+    # without this handler, SIGTERM would end the process with an error.
     signal.signal(signal.SIGTERM, server.handle_exit)
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
