@@ -39,7 +39,7 @@ def make_tokenizers(recipe, data_folder, files):
     """
     files[0].parent.mkdir(parents=True, exist_ok=True)
     settings = recipe.vocabulary
-    run_settings = None  # those of `init_from`, if its recipe is known
+    run_settings = None  # of the vocabulary of `init_from`, if that run has a recipe
     init_from = recipe.training.init_from
     if init_from is not None:
         run = RunFolder.existing(init_from)
