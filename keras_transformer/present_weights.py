@@ -1,4 +1,4 @@
-"""The weights of a model within `fit`, where JAX keeps them outside the model's variables."""
+"""Reads a model's weights during `fit`, when JAX keeps them outside the model's variables."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ def fetch_weights(model: Any) -> None:
     """On JAX within `fit`, copies the state of the running update to the model's variables."""
     if keras.config.backend() != "jax" or not isinstance(model, keras.Model):
         return
-    # In a stateless scope, the variables already stand for the weights of the update or search.
+    # In a stateless scope, reading a variable already gives the weight of the update or search.
     if not in_stateless_scope():
         model.jax_state_sync()
 

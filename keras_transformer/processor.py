@@ -1,6 +1,6 @@
-"""Which types this processor has instructions to multiply, and how much slower the others are.
+"""Finds the types that this processor cannot multiply natively, and how slow they are.
 
-Imports a backend only to measure a product.
+Imports a backend only to measure a matrix product.
 """
 
 import time
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
-# Beginning of the line in `CPUINFO`, on x86 and on Arm -> type -> instructions that multiply it.
+# Line of `CPUINFO` (`flags` on x86, `Features` on Arm) -> type -> instructions that multiply it.
 INSTRUCTIONS = {
     "flags": {
         "bfloat16": {"avx512_bf16", "amx_bf16", "avx_ne_convert"},
@@ -29,7 +29,7 @@ CURES = {
     "int8": "use the model as it was before `quantize`",
 }
 SIZE = 512  # rows and columns of the matrices; the width of the paper's base model
-SECONDS = 0.2
+SECONDS = 0.2  # duration of a measurement
 SLOWER = 1.2  # minimum ratio that is reported; a busy machine can cause smaller ones
 _checked: set[str] = set()
 
@@ -56,10 +56,10 @@ def is_emulated(dtype: str) -> bool:
 def time_ratio(dtype: str) -> float | None:
     """Returns the time of a matrix product over that of the same product in float32.
 
-    It is the median of several measurements, for about 0.2 seconds, on the current backend. `None`
-    if the backend does not compute on the processor.
+    It is the median of several measurements, which take about 0.2 seconds on the current backend.
+    `None` if the backend does not compute on the processor.
     """
-    import statistics  # here, because every command imports this file
+    import statistics  # here, because every command imports this module
 
     from keras import ops
 
@@ -68,15 +68,14 @@ def time_ratio(dtype: str) -> float | None:
         return None
 
     def seconds(matrix):
-        began = time.perf_counter()
+        start = time.perf_counter()
         ops.convert_to_numpy(ops.matmul(matrix, matrix)[:1])  # waits for the product
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
     ratios: list[float] = []
-    until = time.perf_counter() + SECONDS
-    while len(ratios) < 2 or time.perf_counter() < until:
-        low, full = map(seconds, operands)
-        ratios.append(low / full)
+    deadline = time.perf_counter() + SECONDS
+    while len(ratios) < 2 or time.perf_counter() < deadline:
+        ratios.append(seconds(operands[0]) / seconds(operands[1]))
     return statistics.median(ratios[1:])  # the first pair compiles
 
 
@@ -86,7 +85,7 @@ def say_if_emulated(dtype: str, print_fn: Callable[[str], Any]) -> None:
     Nothing is measured or printed if the processor is unknown or has instructions for the type.
 
     Args:
-        dtype: name of the type that is computed in, such as `"bfloat16"`.
+        dtype: name of the type that the model computes in, such as `"bfloat16"`.
         print_fn: called with a line of text for the user.
     """
     if dtype in _checked:
@@ -103,7 +102,7 @@ def say_if_emulated(dtype: str, print_fn: Callable[[str], Any]) -> None:
 def computed_types(model: Any) -> Iterable[str]:
     """Returns the types that a model, or the models of an ensemble, compute in."""
     models = getattr(model, "models", [model])
-    computed = {getattr(member, "compute_dtype", "float32") for member in models}
+    dtypes = {getattr(member, "compute_dtype", "float32") for member in models}
     # Keras's int8 layers compute in the type of their weights, though their policy says float32.
     quantized = {"int8"} & {str(weight.dtype) for weight in getattr(model, "weights", ())}
-    return sorted(computed | quantized)
+    return sorted(dtypes | quantized)

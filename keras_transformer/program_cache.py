@@ -9,15 +9,15 @@ from pathlib import Path
 def keep_programs() -> None:
     """Gives JAX a folder for compiled programs, `~/.cache/keras_transformer/jax`, if it has none.
 
-    Compiling takes seconds for each shape; the next process, or notebook, finds the programs there.
-    If the folder cannot be written to, no program is kept, without a warning. The environment
-    variable `JAX_COMPILATION_CACHE_DIR` names another folder; with
+    Compiling takes seconds for each shape; the next process, or notebook, loads the programs from
+    the folder. If the folder is not writable, no program is kept, and JAX does not warn. The
+    environment variable `JAX_COMPILATION_CACHE_DIR` names another folder; with
     `JAX_ENABLE_COMPILATION_CACHE=0`, no program is kept.
     """
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    # On a read-only mount, JAX would warn of each program. It still reads those that are there.
+    # In a read-only folder, JAX would warn of each program that it cannot write.
     warnings.filterwarnings("ignore", "Error (read|writ)ing persistent compilation cache")
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
@@ -26,4 +26,4 @@ def keep_programs() -> None:
     with contextlib.suppress(OSError):  # a read-only home
         folder.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(folder))
-        compilation_cache.reset_cache()  # JAX may have looked for a folder already
+        compilation_cache.reset_cache()  # JAX may have found before that it has no folder

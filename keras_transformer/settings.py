@@ -1,7 +1,7 @@
 """Settings that users give. `setting` states a field, its rule and its meaning in one place.
 
-The check, its error, the docstring's entry, the option of a command and the row of a page are made
-from it. Also reads and writes YAML. Pure Python.
+This makes the check, its error, the docstring's entry, the option of a command and the row of a
+page. Also reads and writes YAML. Pure Python.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from typing import Any, Self, get_args
 
 import yaml
 
-SECTIONS = re.compile(r"^    (?:Raises|Example|Reference)", re.MULTILINE)  # that follow `Args`
+SECTIONS = re.compile(r"^    (?:Raises|Example|Reference)", re.MULTILINE)  # sections after `Args`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class Setting:
         at_least, at_most, above, below: bounds of a number. Optional.
         choices: tuple of all values that it may have. Optional.
         default_text: the default in words, if the value of the field does not say it. Optional.
-        may_change: bool. Whether the value may change later: in a recipe, when a run goes on; in a
-            search, from call to call, without another graph. Defaults to `False`.
+        may_change: bool. In a recipe, whether the value may change when the run is resumed; in a
+            search, whether it may change between calls of one graph. Defaults to `False`.
     """
 
     text: str
@@ -122,8 +122,8 @@ def _default(field):
 
 def _with_arguments(docstring, entries):
     """Returns a docstring with the section `Args`, before sections such as `Raises`."""
-    others = SECTIONS.search(docstring)
-    end = others.start() if others else len(docstring)
+    next_section = SECTIONS.search(docstring)
+    end = next_section.start() if next_section else len(docstring)
     arguments = "\n".join(["    Args:", *entries, ""])
     return f"{docstring[:end].rstrip()}\n\n{arguments}\n{docstring[end:]}"
 
@@ -264,11 +264,11 @@ def yaml_text(values: Any, **style: Any) -> str:
 def yaml_line(value: Any) -> str:
     """Returns a plain value as one line of YAML."""
     text = yaml_text(value, default_flow_style=True, width=sys.maxsize)
-    return text.removesuffix("...\n").strip()  # the end mark of a document that is one scalar
+    return text.removesuffix("...\n").strip()  # YAML ends a lone scalar with "..."
 
 
 def _plain_number(value):
-    """Returns a number of NumPy or TensorFlow as one of Python; any other value unchanged."""
+    """Returns a number of NumPy or TensorFlow as a Python number; any other value unchanged."""
     value = value.numpy() if hasattr(value, "numpy") else value
     is_number = hasattr(value, "item") and getattr(value, "shape", None) == ()
     return value.item() if is_number else value

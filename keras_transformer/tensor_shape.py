@@ -1,4 +1,4 @@
-"""The sizes of a tensor's axes, also those that are unknown until a graph runs.
+"""The sizes of a tensor's axes, also sizes that are unknown until a graph runs.
 
 Depends on the backend: only graphs of TensorFlow have unknown sizes.
 """
@@ -17,7 +17,7 @@ if keras.config.backend() == "tensorflow":
 def shape_of(tensor: Tensor) -> tuple[Any, ...]:
     """Like `keras.ops.shape`, but reads all unknown sizes by two operations of TensorFlow.
 
-    Keras adds four to the graph for each of them. Every operation takes time when a graph is
+    Keras adds four operations for each unknown size. Every operation takes time when a graph is
     traced, and in a short decoding step.
 
     Returns:
@@ -30,5 +30,5 @@ def shape_of(tensor: Tensor) -> tuple[Any, ...]:
         return static
     sizes = tf.unstack(tf.shape(tensor))
     return tuple(
-        size if known is None else known for known, size in zip(static, sizes, strict=True)
+        size if length is None else length for length, size in zip(static, sizes, strict=True)
     )

@@ -23,10 +23,10 @@ COMPRESSIONS = {
     "gzip": (".gz", rb"\x1f\x8b", ["gzip"]),
     "bzip2": (".bz2", rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", ["bz2"]),
     "xz": (".xz", rb"\xfd7zXZ\x00", ["lzma"]),
-    # A frame, or one to skip, with which `pzstd` begins.
+    # A frame of data, or a skippable frame, with which files of `pzstd` begin.
     "zstd": (".zst", rb"\(\xb5/\xfd|[P-_]\*M\x18", ["compression.zstd", "backports.zstd"]),
 }
-# Exceptions that they raise for damaged data. An `OSError` of the disk also has an `errno`.
+# Exceptions of these modules for damaged data. An `OSError` of the disk also has an `errno`.
 _DAMAGE = {"EOFError", "error", "BadGzipFile", "OSError", "LZMAError", "ZstdError"}
 ZSTD = "'backports.zstd>=1.0,<2'"
 COMPRESSED = [ending for ending, *_ in COMPRESSIONS.values()]
@@ -52,7 +52,7 @@ def lines_of(path: Path) -> Iterator[str]:
 def open_bytes(path: Path) -> Iterator[Any]:
     """Opens a file, plain or compressed by gzip, bzip2, xz or zstd, as a binary stream.
 
-    The first bytes of the file tell the compression. Every member, or frame, is read.
+    The first bytes of the file tell the compression. All its members, or frames, are read.
 
     Raises:
         CorpusError: if the compressed data is damaged or cut.
@@ -146,7 +146,7 @@ class Chunk(NamedTuple):
 def read_chunks(stream: Any, first: int = 1, is_pipe: bool = False) -> Iterator[Chunk]:
     """Yields the lines of a stream in chunks of at most `CHUNK_BYTES`, or of one longer line.
 
-    A chunk depends only on the bytes from its beginning, so reading may go on where one ends.
+    A chunk depends only on the bytes from its beginning, so reading may start where a chunk ends.
 
     Args:
         stream: buffered binary stream.
@@ -156,6 +156,7 @@ def read_chunks(stream: Any, first: int = 1, is_pipe: bool = False) -> Iterator[
     """
     read = stream.read1 if is_pipe else stream.read
     unfinished = b""  # the beginning of a line that has not ended yet
+    # Reads up to the next multiple of `CHUNK_BYTES` from the beginning of the chunk.
     while block := read(CHUNK_BYTES - len(unfinished) % CHUNK_BYTES):
         lines, feed, unfinished = (unfinished + block).rpartition(b"\n")
         if feed:
@@ -273,7 +274,7 @@ def pair_chunks(
     rows, first = iter(pairs), 1
     while chunk := list(itertools.islice(rows, size)):
         # The exact types first: checks of abstract classes cost a fifth of tokenizing.
-        checked = [
+        checked_pairs = [
             pair
             if type(pair) in (tuple, list)
             and len(pair) == 2
@@ -281,12 +282,12 @@ def pair_chunks(
             else _checked_pair(number, pair)
             for number, pair in enumerate(chunk, first)
         ]
-        sources, targets = map(list, zip(*checked, strict=True))
+        sources, targets = map(list, zip(*checked_pairs, strict=True))
         for side, texts in (("source", sources), ("target", targets)):
             if not _is_valid("".join(texts)):
-                wrong = next(i for i, text in enumerate(texts) if not _is_valid(text))
+                index = next(i for i, text in enumerate(texts) if not _is_valid(text))
                 raise _no_pairs(
-                    f"pair {first + wrong} has {side}={reprlib.repr(texts[wrong])}",
+                    f"pair {first + index} has {side}={reprlib.repr(texts[index])}",
                     "half of a surrogate pair is no text: read the file as UTF-8",
                 )
         yield sources, targets
@@ -312,6 +313,7 @@ def _checked_pair(number, pair):
 
 
 def _no_pairs(received, advice):
+    """Returns the error for `pairs`."""
     return ValueError(
         f"`pairs` must be pairs of strings, (source, target). Received: {received}; {advice}"
     )
@@ -336,7 +338,7 @@ def language_tag(code: str) -> str:
 
 
 def is_language(tag: str, wanted: str) -> bool:
-    """Whether a `language_tag` is the wanted one, or of a region of it: `en-us` is `en`."""
+    """Whether a `language_tag` is the wanted one or a regional form of it: `en-us` is `en`."""
     return f"{tag}-".startswith(f"{wanted}-")
 
 

@@ -76,8 +76,8 @@ def last_to_average(folder, number):
     """Returns the last checkpoints that are equally spaced, at most `number`.
 
     They are those of the last epochs or, if too few are consecutive, those written every
-    `checkpoint_updates`. A mixture of both would count some updates twice. Checkpoints of a stopped
-    run are never used.
+    `checkpoint_updates`. A mixture of both would count some updates twice. Checkpoints of the kinds
+    `"start"` and `"stop"` are never used.
 
     Args:
         folder: `CheckpointFolder`.
@@ -100,8 +100,10 @@ def last_to_average(folder, number):
 
 def _equally_spaced(paths, positions, distance):
     """Returns the longest prefix of the paths whose neighbours are `distance` apart."""
-    gaps = [n for n, (a, b) in enumerate(itertools.pairwise(positions), 1) if a - b != distance]
-    return paths[: min(gaps, default=len(paths))]
+    for index, (newer, older) in enumerate(itertools.pairwise(positions), 1):
+        if newer - older != distance:
+            return paths[:index]
+    return paths
 
 
 def average_into(model, paths, has_base=False):
@@ -134,8 +136,8 @@ def average_checkpoints(
         paths: paths of checkpoints of one model, in any order.
         ema: whether to average the EMA of the weights, if the optimizer has it; see
             `ema_as_weights`. Defaults to `False`.
-        base: state of the model that the run was trained from, if its checkpoints hold only what
-            was trained. Differences of LoRA are added to its weights. Optional.
+        base: state of the model that the run was trained from, if the checkpoints hold only what
+            was trained. Differences of LoRA are added to the weights of the base. Optional.
 
     Returns:
         name to array: the mean in the array's own dtype. Arrays of other dtypes, such as random
@@ -147,19 +149,19 @@ def average_checkpoints(
         CorruptCheckpointError: a checkpoint cannot be read.
     """
     paths = sorted(paths, key=step_of)
-    first: dict[str, str] = {}
+    expected: dict[str, str] = {}  # name -> dtype and shape in the first checkpoint
     sums: dict[str, np.ndarray] = {}
     arrays: dict[str, np.ndarray] = {}
     for path in paths:
         arrays.clear()  # frees the previous checkpoint before the next is loaded
         arrays |= _weights_in(path, ema, base)
         kinds = {name: f"{a.dtype} {list(a.shape)}" for name, a in arrays.items()}
-        first = first or kinds
-        for name in sorted(kinds.keys() | first.keys()):
-            if kinds.get(name) != first.get(name):
+        expected = expected or kinds
+        for name in sorted(kinds.keys() | expected.keys()):
+            if kinds.get(name) != expected.get(name):
                 raise ValueError(
                     "Checkpoints that are averaged must hold the same arrays. Received: "
-                    f"{name} is {first.get(name, 'missing')} in {paths[0]}, and "
+                    f"{name} is {expected.get(name, 'missing')} in {paths[0]}, and "
                     f"{kinds.get(name, 'missing')} in {path}"
                 )
         _add_floats(arrays, sums)

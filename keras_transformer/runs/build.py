@@ -22,7 +22,8 @@ from keras_transformer.training.optimizers import Adam, WarmupSchedule
 
 MAX_IN_MEMORY = 100_000_000  # bytes of text files; some 400 MB of memory
 MAX_WARMUP = 2 / 3  # fraction of the updates
-# What the page "From your own text to a translator" advises too.
+# Advice on `warmup_steps`: a fraction of the updates, and a minimum. The page "From your own text
+# to a translator" gives the same.
 USUAL_WARMUP, LEAST_WARMUP = 1 / 10, 100
 SUBWORD_OPTIONS = "model_type", "character_coverage", "protected_symbols"
 Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]  # of source and target
@@ -38,15 +39,15 @@ def make_tokenizers(recipe, data_folder, files):
     """
     files[0].parent.mkdir(parents=True, exist_ok=True)
     settings = recipe.vocabulary
-    inherited = None  # the settings that the tokenizers of `init_from` were trained with
+    run_settings = None  # of the vocabulary of `init_from`, if that run has a recipe
     init_from = recipe.training.init_from
     if init_from is not None:
         run = RunFolder.existing(init_from)
         if run.recipe_file.is_file():
-            inherited = run.recipe().vocabulary
-            if settings.joint != inherited.joint:
+            run_settings = run.recipe().vocabulary
+            if settings.joint != run_settings.joint:
                 raise ValueError(
-                    f"`joint` of `vocabulary` must be {inherited.joint}, as in {init_from!r}. "
+                    f"`joint` of `vocabulary` must be {run_settings.joint}, as in {init_from!r}. "
                     f"Received: joint={settings.joint}"
                 )
         tokenizers = [Tokenizer.load(file) for file in run.tokenizer_files(settings.joint)]
@@ -57,8 +58,8 @@ def make_tokenizers(recipe, data_folder, files):
     else:
         _train_tokenizers(recipe, data_folder, files)
         return
-    origin = "`files`" if init_from is None else f"`init_from`, {init_from!r}"
-    settings.require_inherited(origin, tokenizers, inherited)
+    place = "`files`" if init_from is None else f"`init_from`, {init_from!r}"
+    settings.require_inherited(place, tokenizers, run_settings)
     for tokenizer, file in zip(tokenizers, files, strict=True):
         tokenizer.save(file)
 
@@ -126,7 +127,7 @@ def pairs_of(recipe, data_folder, tokenizers, split):
 
 
 def splitting_languages(recipe, tokenizers, pairs):
-    """Returns the languages of each part of the pairs; none if no tokenizer splits by language."""
+    """Returns the languages of each part of the pairs; `[]` if no tokenizer splits by language."""
     if not any(map(splits_by_language, tokenizers)):
         return []
     codes = [recipe.search.get(name) for name in LANGUAGES]
@@ -147,7 +148,7 @@ def build_stream(recipe, data_folder, tokenizers, split, run, print_fn=lambda li
         store = None
     else:
         print_fn(f"Tokens of `{split}`: {store}")
-    # The languages that the run translates between are those of its pairs.
+    # `search` names the languages to translate between: those of the pairs.
     languages = {name: recipe.search.get(name) for name in LANGUAGES}
     return BatchStream(
         pairs,

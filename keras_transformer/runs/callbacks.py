@@ -16,8 +16,8 @@ class TrainingLogger(keras.callbacks.Callback):
 
     Adds them after each batch, for the progress bar, and after each epoch. With JAX, it adds
     `learning_rate` only after each epoch. If the model logs `gradient_norm`, its value for an epoch
-    is the mean over the updates. The tokens that BPE-dropout adds do not count. After a resume
-    within an epoch, `tokens_per_second` is measured from the resume on; the others are unaffected.
+    is the mean over the updates. Tokens that BPE-dropout adds do not count. After a resume within
+    an epoch, only `tokens_per_second` changes: it is measured from the resume on.
 
     Args:
         dataset: the dataset that `fit` gets, as `make_dataset` returns it; gives the number of
@@ -62,8 +62,8 @@ class TrainingLogger(keras.callbacks.Callback):
             total, updates = self._stream.sums.get("gradient_norm", (0.0, 0))
             self._stream.sums["gradient_norm"] = total + norm, updates + 1
         end = min(batch + 1, len(self._counts) - 1)
-        _, tokens, slots = self._counts[end]
-        target_tokens = self._counts[end, 0] - self._counts[self._first, 0]
+        all_target_tokens, tokens, slots = self._counts[end]
+        target_tokens = all_target_tokens - self._counts[self._first, 0]
         seconds = time.perf_counter() - self._started
         self._epoch = target_tokens, seconds
         self._values = {

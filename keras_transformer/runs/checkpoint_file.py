@@ -38,7 +38,7 @@ class CorruptCheckpointError(ValueError):
 def write_checkpoint(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
     """Writes a checkpoint atomically, and flushes it to disk.
 
-    It is an `.npz` file that `np.load` opens too: `metadata.json`, then one `.npy` per array.
+    The file is an `.npz` that `np.load` opens too: `metadata.json`, then one `.npy` per array.
 
     Args:
         path: path of the file. An existing file is replaced.
@@ -55,7 +55,7 @@ def write_checkpoint(path: Path, arrays: Mapping[str, Any], metadata: Mapping[st
     with atomic_path(path) as partial, zipfile.ZipFile(partial, "w") as archive:
         archive.writestr(zipfile.ZipInfo(METADATA), text)
         for name, array in arrays.items():
-            if array.dtype.isbuiltin == 2:  # such as bfloat16: .npy stores raw bytes
+            if array.dtype.isbuiltin == 2:  # .npy cannot name a dtype such as bfloat16: raw bytes
                 array = array.view(f"V{array.itemsize}")
             member = zipfile.ZipInfo(f"{name}.npy")
             with archive.open(member, "w", force_zip64=True) as stream:

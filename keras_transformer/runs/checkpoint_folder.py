@@ -32,9 +32,9 @@ class CheckpointFolder:
         path: path of the folder. The first `save` makes it.
         keep_last: number of recent checkpoints to keep of each kind. Defaults to `5`.
         keep_best: number of best checkpoints to keep. Defaults to `1`.
-        mode: `"min"` or `"max"`: which score is better. Defaults to `None`, which means `"min"`.
-            With it, `RunKeeper` takes the mode from the name of its metric, and refuses a metric
-            whose name does not tell it.
+        mode: `"min"` or `"max"`: which score is better. Defaults to `None`: `"min"`, but a
+            `RunKeeper` then takes the mode from the name of its metric, and raises an error if the
+            name does not tell it.
 
     Raises:
         ValueError: `keep_last` below 1, `keep_best` below 0, another `mode`.
@@ -93,18 +93,18 @@ class CheckpointFolder:
             OSError: the checkpoint could not be written. Older checkpoints are intact.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in self.path.glob(".partial.checkpoint-*.npz"):  # left by a killed process
-            stale.unlink()
+        for partial in self.path.glob(".partial.checkpoint-*.npz"):  # left by a killed process
+            partial.unlink()
         path = self.path_of(step)
-        stored = {**metadata, "score": None if score is None else float(score)}
+        metadata = {**metadata, "score": None if score is None else float(score)}
         if kinds:
-            stored["kinds"] = list(kinds)
-        write_checkpoint(path, arrays, stored)
+            metadata["kinds"] = list(kinds)
+        write_checkpoint(path, arrays, metadata)
         to_keep = {path, *self.best(self.keep_best)}
         for kind in ("epoch", "updates"):
             to_keep.update(self.last(self.keep_last, kind))
-        for other in self.metadata().keys() - to_keep:
-            other.unlink()
+        for old_path in self.metadata().keys() - to_keep:
+            old_path.unlink()
         return path
 
     def path_of(self, step: int) -> pathlib.Path:

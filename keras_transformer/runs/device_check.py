@@ -22,13 +22,14 @@ EXIT_DELAY = 1.0  # seconds that a finished worker stays alive, so that slower o
 def all_reduce(distribution, devices):
     """Sums a vector over all replicas, and a number over the workers.
 
-    Args: those of a recipe.
+    Args:
+        distribution, devices: settings of a recipe.
 
     Returns:
         whether the sums are right, and a description.
     """
     strategy = run_devices(TrainingSettings(distribution=distribution, devices=devices))
-    started = time.perf_counter()
+    start = time.perf_counter()
     if isinstance(strategy, LocalDevices):
         sums, names = _sum_over_devices(strategy)
     else:
@@ -36,10 +37,12 @@ def all_reduce(distribution, devices):
     replicas, workers = strategy.num_replicas_in_sync, num_workers(strategy)
     is_right = all(np.all(value == replicas) for value in sums)
     is_right = is_right and sum_over_workers(strategy, 1.0) == workers
-    here = ", ".join(name.rpartition("device:")[2] for name in names)
+    local_devices = ", ".join(name.rpartition("device:")[2] for name in names)
     error = "" if is_right else f", but the sum is WRONG{_advice()}"
-    took = f"; all-reduce took {time.perf_counter() - started:.2f} s" if replicas > 1 else ""
-    return is_right, f"replicas: {replicas}, workers: {workers}, here {here}{took}{error}"
+    time_text = f"; all-reduce took {time.perf_counter() - start:.2f} s" if replicas > 1 else ""
+    return is_right, (
+        f"replicas: {replicas}, workers: {workers}, here {local_devices}{time_text}{error}"
+    )
 
 
 def _sum_over_replicas(strategy):
@@ -86,8 +89,8 @@ def check_devices(distribution, devices, timeout):
     the check runs in a subprocess.
 
     Args:
-        distribution, devices: those of a recipe.
-        timeout: of the subprocess, in seconds.
+        distribution, devices: settings of a recipe.
+        timeout: time limit of the subprocess, in seconds.
 
     Returns:
         whether the check passed, and a description.
@@ -95,12 +98,12 @@ def check_devices(distribution, devices, timeout):
     if _is_alone(distribution, devices):
         return all_reduce(distribution, devices)
     code = "from keras_transformer.runs.device_check import main; main()"
-    # Memory on demand: this process may already have allocated GPU memory.
+    # The subprocess allocates GPU memory on demand: this process may already hold most of it.
     on_demand = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | on_demand
     command = [sys.executable, "-c", code, json.dumps([distribution, devices])]
     try:
-        ended = subprocess.run(command, capture_output=True, timeout=timeout, env=environment)
+        process = subprocess.run(command, capture_output=True, timeout=timeout, env=environment)
     except subprocess.TimeoutExpired:
         unreached = [address for address in _workers() if not _is_reachable(address)]
         if not unreached:
@@ -109,14 +112,14 @@ def check_devices(distribution, devices, timeout):
             f"no worker at {', '.join(unreached)} within {timeout:g} s: start `doctor` on all "
             "workers at the same time, and open these ports in firewalls"
         )
-    if ended.returncode == 0:
-        return json.loads(ended.stdout.splitlines()[-1])
-    last_line = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return False, f"ended with code {ended.returncode}: {last_line}{_advice()}"
+    if process.returncode == 0:
+        return json.loads(process.stdout.splitlines()[-1])
+    last_line = process.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    return False, f"ended with code {process.returncode}: {last_line}{_advice()}"
 
 
 def _is_alone(distribution, devices):
-    """Whether a run has one device and one worker. Starts no device of TensorFlow."""
+    """Whether a run has one device and one worker. Does not initialize TensorFlow's devices."""
     if keras.config.backend() != "tensorflow":
         settings = TrainingSettings(distribution=distribution, devices=devices)
         return run_devices(settings).num_replicas_in_sync == 1

@@ -101,10 +101,10 @@ def run_checks(
         ValueError: if the folder holds a run of another recipe.
     """
     findings = []
-    ended = time.perf_counter() if started is None else started  # the previous check
+    start = time.perf_counter() if started is None else started  # of the check
     with tempfile.TemporaryDirectory() as scratch:
         checks = _Checks(recipe, data_folder, run_folder, scratch, timeout)
-        checks.preparation = time.perf_counter() - ended
+        checks.preparation = time.perf_counter() - start
         for number, name in enumerate(CHECKS, 1):
             console.print(f"Checking {name} ({number} of {len(CHECKS)})")
             warnings = []
@@ -114,8 +114,8 @@ def run_checks(
                 passed, detail = None, f"not run: needs {error}"
             except Exception as error:  # any exception is a failed check
                 passed, detail = False, f"{type(error).__name__}: {error}"
-            now = time.perf_counter()
-            seconds, ended = now - ended, now
+            end = time.perf_counter()
+            seconds, start = end - start, end
             detail = " ".join(detail.split())
             findings.append(Finding(name, passed, detail, seconds, tuple(warnings)))
             print_fn(str(findings[-1]))
@@ -190,12 +190,12 @@ class _Checks:
                 f"or lower `batch_tokens` (now {self.recipe.training.batch_tokens})"
             )
         peaks = peak_memory_of_gpus()
-        taken = f": {max(peaks) / GIB:.2f} GiB of a GPU" if peaks else ""
+        peak = f": {max(peaks) / GIB:.2f} GiB of a GPU" if peaks else ""
         weights, trained = bytes_of(model.weights), bytes_of(model.trainable_weights)
         states = bytes_of(model.optimizer.variables)
         return True, (
             f"updates on the largest batch ({slots.max():,} token slots) and on the batch with the "
-            f"longest sentence ({lengths.max()} tokens) fit{taken}; weights take "
+            f"longest sentence ({lengths.max()} tokens) fit{peak}; weights take "
             f"{weights / GIB:.2f} GiB, gradients {trained / GIB:.2f}, the optimizer "
             f"{states / GIB:.2f}"
         )
@@ -216,13 +216,13 @@ class _Checks:
         with keras.device("cpu"):
             model = self.single_device_trainer.model(self.tokenizers, self.stream)
             parameters = model.count_params()
-            stored = model.trainable_weights if training.has_base else model.weights
-            size = bytes_of([*stored, *model.optimizer.variables])
+            weights = model.trainable_weights if training.has_base else model.weights
+            checkpoint_size = bytes_of([*weights, *model.optimizer.variables])
         updates = training.epochs * self.stream.report.batches_per_epoch
-        of_epochs = min(training.keep_last + training.keep_best, training.epochs)
-        of_updates = min(training.keep_last, updates // training.checkpoint_updates)
-        number = of_epochs + of_updates + 1  # a new one is written before an old one is deleted
-        needed = size * number
+        number = min(training.keep_last + training.keep_best, training.epochs)
+        number += min(training.keep_last, updates // training.checkpoint_updates)
+        number += 1  # a new checkpoint is written before an old one is deleted
+        needed = checkpoint_size * number
         parents = (self.disk_folder, *self.disk_folder.parents)
         folder = next(path for path in parents if path.is_dir())
         free = shutil.disk_usage(folder).free
@@ -234,7 +234,7 @@ class _Checks:
         return free >= needed, result if free >= needed else result + advice
 
     def _symbols(self):
-        """Yields warnings: that most targets are one word; unknown symbols in `validation`."""
+        """Yields warnings: if most targets are one word, and on unknown symbols in `validation`."""
         targets = [target for _, target in self.sample.items]
         if self.tokenizers[1].kind == WORDS:
             single_words = sum(len(text) > 1 and len(text.split()) == 1 for text in targets)
@@ -243,7 +243,7 @@ class _Checks:
         if self.recipe.data.validation is not None:
             pairs = self.recipe.data.pairs("validation", self.folders[0])
             for index, side in enumerate(("source", "target")):
-                # Reads the texts only if the tokenizer is one of symbols.
+                # `UnknownSymbols` reads the texts only for a vocabulary of symbols.
                 unknown = UnknownSymbols(self.tokenizers[index], (pair[index] for pair in pairs))
                 yield from filter(None, [unknown.note(f"the {side} of `validation`")])
 
@@ -278,11 +278,11 @@ def bytes_of(variables):
 
 
 def check_tokenizer(tokenizer, changes):
-    """Returns whether a tokenizer knows the text of some lines, and a line of measurements.
+    """Returns whether a tokenizer has tokens for the text of one side, and measurements as text.
 
     Args:
         tokenizer: `TokenizerLike`.
-        changes: `TextChanges` of the data on the same side.
+        changes: `TextChanges` of the texts of that side.
     """
     unknown = changes.unknown_tokens + changes.byte_tokens
     return not changes.lacks_characters, (

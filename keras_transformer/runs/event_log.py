@@ -50,7 +50,7 @@ class EventLogger(keras.callbacks.Callback):
         events = [Event(step=step, summary=Summary(value=[entry]))]
         if not path.exists():
             events.insert(0, Event(file_version="brain.Event:2"))
-        # Closed after each number: an error within `fit` would leave an open file open.
+        # Open the file for each number: if it stayed open, an error in `fit` would never close it.
         with open(path, "ab") as file:
             for event in events:
                 event.wall_time = time.time()

@@ -1,7 +1,8 @@
 """Training a part of a model: frozen weights and LoRA.
 
-The model of `init_from` is then the base of the run: its checkpoints hold what is trained, and its
-model files are those of a plain model, with the differences of LoRA added to the weights.
+The run `init_from` gives the frozen weights: its model is the base. The checkpoints of such a run
+hold only what is trained. Its model files hold plain models: the differences of LoRA are added to
+the weights.
 """
 
 import collections
@@ -40,7 +41,7 @@ def adapt(model: Transformer, training: TrainingSettings) -> None:
         for path, part in parts_of(model, "").items():
             if isinstance(part, Projection) and re.search("|".join(patterns), path):
                 part.enable_lora(training.lora_rank)
-    embedding = model.decoder.embedding  # of both sides, if tokens were added
+    embedding = model.decoder.embedding  # a model with added tokens shares it with the encoder
     if model.config.added_tokens and not embedding.trainable_weights:
         embedding.train_last_rows(model.config.added_tokens)
 
@@ -65,9 +66,9 @@ def base_of(training: TrainingSettings) -> dict[str, str] | None:
 
 
 def merged_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields path and array of each weight of a plain model, made of those of an adapted one.
+    """Yields path and array of each weight of the plain model that an adapted model is equal to.
 
-    A frozen weight has what was trained in its place, such as a difference by LoRA.
+    What was trained in place of a frozen weight, such as a difference by LoRA, is merged into it.
 
     Args:
         weights: variables or arrays of the adapted model by their paths.
@@ -77,11 +78,11 @@ def merged_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray
         layer, _, name = path.rpartition("/")
         layers[layer][name] = weight
     for layer, by_name in layers.items():
-        substitutes = {name: _array(w) for name, w in by_name.items() if is_substitute(name)}
+        trained = {name: _array(weight) for name, weight in by_name.items() if is_substitute(name)}
         for name, weight in by_name.items():
-            if name not in substitutes:
-                # The factor of LoRA is 1, as `adapt` makes it.
-                yield f"{layer}/{name}", with_trained(_array(weight), substitutes, name)
+            if name not in trained:
+                # `adapt` leaves the factor of LoRA at 1.
+                yield f"{layer}/{name}", with_trained(_array(weight), trained, name)
 
 
 def _array(value):
@@ -91,7 +92,7 @@ def _array(value):
 def merged_arrays(
     base: Mapping[str, np.ndarray], trained: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Returns the state of a plain model, made of the frozen and the trained weights.
+    """Returns the state of the plain model with these frozen and trained weights.
 
     Args:
         base: state of the model that the frozen weights are from, see `model_state`.
@@ -102,7 +103,7 @@ def merged_arrays(
 
 
 def plain_model(model: Transformer) -> Transformer:
-    """Returns a plain model, all trainable, with the weights of an adapted one."""
+    """Returns a plain, wholly trainable model that computes the same as an adapted one."""
     plain = type(model)(model.config, dtype=model.dtype_policy)
     variables = {weight.path: weight for weight in plain.weights}
     for path, value in merged_weights({weight.path: weight for weight in model.weights}):
@@ -111,11 +112,11 @@ def plain_model(model: Transformer) -> Transformer:
 
 
 def set_weights(model: Transformer, weight_of: Callable[[str], Any]) -> None:
-    """Sets the weights of a plain or adapted model to those of a plain one.
+    """Sets the weights of a plain or adapted model so that it computes the same as a plain one.
 
     Args:
-        model: what is trained beside its weights is set to change nothing: LoRA's differences to 0.
-        weight_of: returns the weight of a path.
+        model: the model to change. LoRA's differences in it become 0.
+        weight_of: returns the plain model's weight with a path.
     """
     for weight in model.weights:
         layer, _, name = weight.path.rpartition("/")

@@ -1,4 +1,4 @@
-"""What lasts as long as one `fit`: the handling of stop signals, and the lock of the run folder."""
+"""Handles stop signals, and holds the lock of the run folder, while one `fit` runs."""
 
 import contextlib
 import pathlib
@@ -52,9 +52,9 @@ class FitScope:
         """Begins in `on_train_begin`.
 
         Args:
-            params: those of the callback: Keras gives all callbacks of a `fit` the same object.
+            params: `params` of the callback. Keras gives all callbacks of a `fit` the same object.
             is_closed_by_fit: whether `fit` closes the scope also after an error. The `fit` of a
-                plain Keras model does not; then the next scope of the thread closes this one.
+                plain Keras model does not; the next scope of the thread then closes this one.
 
         Raises:
             ValueError: if a scope of the same `fit` is open.
@@ -73,7 +73,7 @@ class FitScope:
                 self._old_handlers[number] = signal.signal(number, self._on_signal)
 
     def close(self) -> None:
-        """Restores the signal handlers from before and closes `stack`. May be called again."""
+        """Restores the old signal handlers and closes `stack`. May be called again."""
         if self.is_open:
             FitScope._open.remove(self)
         while self._old_handlers:
@@ -83,7 +83,8 @@ class FitScope:
         self.stack.close()
 
     def _is_left_open(self):
-        """Whether its `fit` must have failed, because its thread begins another one or ended."""
+        """Whether `fit` has failed without closing this scope, as the next `fit` begins."""
+        # A thread that begins another `fit`, or has ended, no longer runs the old one.
         is_over = self._thread is threading.current_thread() or not self._thread.is_alive()
         return is_over and not self._is_closed_by_fit
 

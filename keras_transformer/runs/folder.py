@@ -151,11 +151,11 @@ class RunFolder:
                     path.rmdir()
         # Delete the recipe last: a killed `reset` must not leave a model without it.
         for name in sorted(owned, key=lambda name: name == self.recipe_file.name):
-            # A killed process leaves `.partial.NAME`, or one with its process number.
+            # A killed process leaves `.partial.NAME`, with its process number before NAME or not.
             for file in (self.path / name, *self.path.glob(f".partial.*{glob.escape(name)}")):
                 if file.is_file():
                     file.unlink()
-        for folder in self.path.glob(".partial.*.unzipped"):  # of a model, as `save_model` makes it
+        for folder in self.path.glob(".partial.*.unzipped"):  # from a killed `save_model`
             shutil.rmtree(folder)
         self._write_manifest([])
 
@@ -168,7 +168,7 @@ class RunFolder:
         return json.loads(file.read_text("utf-8")) if file.is_file() else None
 
     def _files_locked(self):
-        """Locks the manifest and the report, while one of them is read and written."""
+        """Locks the manifest and the report while the block changes one of them."""
         return file_lock(self.path / ".partial.lock", "writing its report", waits=True)
 
     # === Report ===
@@ -231,4 +231,5 @@ def _files_like(folder, pattern):
 
 def _write_json(path, value):
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_text(path, text, unique=True)  # `reset` writes without the lock of `_files_locked`
+    # unique: `reset` writes the manifest without `_files_locked`, so two processes may write it.
+    write_text(path, text, unique=True)

@@ -16,7 +16,7 @@ from keras_transformer.training.model_state import unnumbered
 
 serialize = keras.saving.serialize_keras_object
 
-# Keys of configs that change no number of a training: where a class is, what the checkpoint holds.
+# Keys of configs that do not change a training: names of classes, and what checkpoints hold.
 LEFT_OUT = "module registered_name shared_object_id build_config compile_config seed".split()
 
 
@@ -46,8 +46,8 @@ def identity_of(
 def _training_of(model):
     """Returns the configs of a compiled model, its optimizer and its loss, as JSON.
 
-    Weights, random states and a learning rate that is a number are in the checkpoint, not here.
-    An object without a config counts as `None`; a model without one, as its layers.
+    The checkpoint holds the weights, the random states and a constant learning rate. A model
+    without a config is replaced by the configs of its layers, any other object by `None`.
     """
     has_config = type(model).get_config is not keras.Model.get_config
     config = _config(serialize, model) if has_config else None
@@ -108,7 +108,7 @@ def check_identity(
     """
     for name, split in (("data", "training"), ("validation", "validation")):
         old, new = saved[name], identity[name]
-        if old != new and None not in (old, new):  # `None`: that `fit` had no validation data
+        if old != new and None not in (old, new):  # `None`: no validation data in that `fit`
             raise ValueError(
                 f"The {split} pairs differ from those of {path}. Use the same data, or {advice}."
             )
@@ -118,7 +118,7 @@ def check_identity(
         ("batches", "batches differ from those", "Use the same arguments of `make_dataset`"),
         ("training", "training differs from that", "Compile the same model as before"),
     ):
-        # Keys that only one of them has do not count: another version of Keras may add some.
+        # Keys in only one of the two do not count: another version of Keras may add keys.
         pairs = {key: (value, saved[name].get(key, value)) for key, value in identity[name].items()}
         received = [f"{key}={now}, not {old}" for key, (now, old) in pairs.items() if now != old]
         if received:

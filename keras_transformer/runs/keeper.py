@@ -37,8 +37,9 @@ class RunKeeper(ClosedCallback):
 
     When `fit` begins, it restores the newest checkpoint in the folder, if there is one, and
     continues at the next batch. The results are those of an uninterrupted training. It does not
-    matter how the training ended: by SIGKILL, Ctrl-C, an error, or all its epochs; to extend it,
-    raise `epochs`. The `History` that `fit` returns holds all epochs, also the earlier ones.
+    matter how the training ended: by SIGKILL, by Ctrl-C, by an error or after its last epoch. To
+    extend it, raise `epochs`. The `History` that `fit` returns holds all epochs, also the earlier
+    ones.
 
     A checkpoint holds weights, optimizer, random states, metrics, the position in the data and the
     history. It is written before the first batch, after every epoch, every `every` updates, and
@@ -51,8 +52,8 @@ class RunKeeper(ClosedCallback):
         validation: the validation dataset of `make_dataset`. Optional: if given, a resume with
             other validation data raises an error.
         monitor: name of the logged metric for early stopping and the best checkpoint. Defaults to
-            `"val_loss"`. One that does not end with a name of `evaluation.METRICS` needs the `mode`
-            of `checkpoints`.
+            `"val_loss"`. If it does not end with a name of `evaluation.METRICS`, `checkpoints` must
+            have a `mode`.
         patience: stop after this many epochs without an improvement. NaN is not an improvement;
             counting begins at the first number. Defaults to `None`: no early stopping.
         every: number of updates between checkpoints. Defaults to `1000`.
@@ -65,9 +66,9 @@ class RunKeeper(ClosedCallback):
 
     Attributes:
         state: `TrainingState`, where the training stands.
-        base: path and hash of the model whose weights the frozen weights are, as JSON. Checkpoints
-            then hold only what is trained, and a resume with another base raises an error.
-            Defaults to `None`: checkpoints hold all weights.
+        base: path and hash of the model that the frozen weights are from. With it, checkpoints
+            hold only what is trained, and a resume with another base raises an error. Defaults to
+            `None`: checkpoints hold all weights.
 
     Raises:
         TrainingInterrupted: from `fit`, after SIGTERM or Ctrl-C, when the checkpoint is written. A
@@ -108,9 +109,9 @@ class RunKeeper(ClosedCallback):
         print_fn: PrintFn = print,
     ) -> None:
         super().__init__()
-        for name, value in (("every", every), ("patience", patience)):
-            is_valid = name == "patience" if value is None else value >= 1
-            if not is_valid:
+        numbers = {"every": every} | ({} if patience is None else {"patience": patience})
+        for name, value in numbers.items():
+            if value is None or not value >= 1:  # `not`: NaN is no number of epochs
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value!r}")
         self._has_recipe = isinstance(folder, RunFolder)
         self._run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
@@ -126,7 +127,7 @@ class RunKeeper(ClosedCallback):
         self._folder = checkpoints or CheckpointFolder(self._run.checkpoints, mode=self._mode)
         if self._mode != (self._folder.mode or "min"):
             raise ValueError(
-                f"`checkpoints` must keep the best {monitor!r}, of which more is better. Received: "
+                f"`checkpoints` must keep the highest {monitor!r}. Received: "
                 f"mode={self._folder.mode}. Pass `mode={self._mode!r}` to the `CheckpointFolder`."
             )
         self._averaged = averaged
@@ -134,7 +135,7 @@ class RunKeeper(ClosedCallback):
         self.base: dict[str, str] | None = None
         self._print = print_fn
         self._scope = FitScope()
-        self._restored: keras.Model | None = None  # the model that `fit` need not restore
+        self._restored: keras.Model | None = None  # `fit` does not restore it again
         self.state = TrainingState()
 
     # === Resume ===
@@ -156,8 +157,9 @@ class RunKeeper(ClosedCallback):
         """
         self.set_model(model)
         self._build(model)
-        stated = None if self._has_recipe else model
-        self._identity = identity_of(self._stream, self._validation, stated, self.base)
+        self._identity = identity_of(
+            self._stream, self._validation, None if self._has_recipe else model, self.base
+        )
         self._restored = model
         checkpoint = self._newest_checkpoint(model)
         if checkpoint is None:
@@ -198,7 +200,7 @@ class RunKeeper(ClosedCallback):
                     "another folder."
                 ) from None
 
-        # The search may rename damaged files, so the others begin after the chief.
+        # `newest` may rename damaged files, so the other workers call it after the chief.
         checkpoint = self._folder.newest(self._print, check_shapes) if self._is_chief else None
         workers.sum_over_workers(self._strategy, 0.0)
         return checkpoint or self._folder.newest(self._print, check_shapes)
@@ -233,7 +235,7 @@ class RunKeeper(ClosedCallback):
         waited = self.state.epochs_without_improvement(self._monitor, self._mode)
         return waited >= self._patience
 
-    # === What Keras calls ===
+    # === Callback methods ===
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
@@ -251,18 +253,18 @@ class RunKeeper(ClosedCallback):
                 self._scope.stack.enter_context(self._run.locked())
             is_restored = self._restored is self.model or self.restore(self.model)
             if not is_restored and not self._has_recipe:
-                # Saves the initial weights, so that a restart begins with the same.
+                # With the initial weights saved, a restart begins with the same ones.
                 self._save(["start"])
         # Keras has no public API for this; its `BackupAndRestore` sets the same attribute.
         self.model._initial_epoch = self.params["epochs"] if self.finished else self.state.epoch
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        logged = self.model.history
-        earlier = [row for row in self.state.history if row["epoch"] not in logged.epoch]
-        for row in reversed(earlier):
-            logged.epoch.insert(0, row["epoch"])
+        history = self.model.history
+        earlier_rows = [row for row in self.state.history if row["epoch"] not in history.epoch]
+        for row in reversed(earlier_rows):
+            history.epoch.insert(0, row["epoch"])
             for name in row.keys() - {"epoch"}:
-                logged.history.setdefault(name, []).insert(0, row[name])
+                history.history.setdefault(name, []).insert(0, row[name])
         self.close()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -271,16 +273,17 @@ class RunKeeper(ClosedCallback):
             self._go_to_position()
 
     def _go_to_position(self):
-        """Sets the dataset, and in an interrupted epoch also the metrics, to the position."""
+        """Moves the dataset to the position; within an epoch, restores the metrics too."""
         state = self.state
-        reads_skipped = keras.backend.backend() == "torch"  # its `fit` reads what it skips
+        # On PyTorch, `fit` also reads the batches that it skips.
+        reads_skipped = keras.backend.backend() == "torch"
         self._stream.seek(state.epoch, state.batch, repeat_skipped=reads_skipped)
         self._stream.is_read = False
         if state.batch:
             self._restore_metrics()
             self._stream.sums = dict(state.sums)
-            # Ends the skipping even if `fit` fails first.
-            self._scope.stack.callback(skip_batches(self.model, state.batch))
+            end_skipping = skip_batches(self.model, state.batch)
+            self._scope.stack.callback(end_skipping)  # if `fit` fails before
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not logs:  # skipped: trained before the run was resumed
@@ -302,8 +305,10 @@ class RunKeeper(ClosedCallback):
     def _save_within_epoch(self, is_checked):
         """Saves if a checkpoint is due, or if the training stops here."""
         is_stopped = is_checked and self._is_stop_requested()
-        is_left = self._stop_interval == 1 and self._trained.stop_training  # by another callback
-        if is_stopped or is_left or self._is_due:
+        # Another callback may end the training here. Several workers do not save: `_save` is a
+        # collective, and only some of them may have this callback.
+        is_ended = self._stop_interval == 1 and self._trained.stop_training
+        if is_stopped or is_ended or self._is_due:
             # "stop" is temporary: an uninterrupted run would not have this checkpoint.
             path = self._save(["updates"] if self._is_due else ["stop"])
         if is_stopped:
@@ -337,7 +342,7 @@ class RunKeeper(ClosedCallback):
                 stacklevel=3,
             )
 
-    # === What does not match ===
+    # === Checks of `fit` ===
 
     def _check_fit(self):
         """Raises a `ValueError` if folder or dataset do not match this `fit`."""
@@ -419,7 +424,7 @@ class RunKeeper(ClosedCallback):
             raise
 
     def close(self) -> None:
-        """Restores the signal handlers from before the training, and frees the folder.
+        """Restores the signal handlers from before the training, and unlocks the folder.
 
         Called when `fit` ends. If the `fit` of a plain Keras model fails in another callback, call
         this yourself; otherwise the next `fit` with a `RunKeeper` in the same thread does.

@@ -69,8 +69,8 @@ def _require_one_vocabulary(paths, tokenizers):
     """Raises a `ValueError` that names the first token in which a run differs from the first run.
 
     Args:
-        paths: those of the runs.
-        tokenizers: those of source and target of each run.
+        paths: paths of the runs.
+        tokenizers: for each run, its tokenizers of source and target.
     """
     for path, other in zip(paths, tokenizers, strict=True):
         for side, mine, theirs in zip(("source", "target"), tokenizers[0], other, strict=True):
@@ -108,18 +108,20 @@ def take_weights(model, run_folder):
     """
     other = load_model(RunFolder.existing(run_folder).model_file, compile=False)
     mine, theirs = model.config.to_dict(), other.config.to_dict()
-    fewer = [n for n in ("num_encoder_layers", "num_decoder_layers") if mine[n] < theirs[n]]
-    unlike = [n for n in mine if "dropout" not in n and n not in fewer and mine[n] != theirs[n]]
-    if unlike:
+    differences = [n for n in mine if "dropout" not in n and mine[n] != theirs[n]]
+    for name in ("num_encoder_layers", "num_decoder_layers"):
+        if mine[name] < theirs[name]:
+            differences.remove(name)
+    if differences:
         raise ValueError(
             "`init_from` must name a run of the same model, or one with more layers. Received: "
             f"{run_folder!r}, where "
-            + ", ".join(f"{name} is {theirs[name]}, not {mine[name]}" for name in unlike)
+            + ", ".join(f"{name} is {theirs[name]}, not {mine[name]}" for name in differences)
         )
     weights = {weight.path: weight for weight in other.weights}
 
     def block_of_other(match):
-        """Returns the path of a block of the run: first for first, last for last, evenly spaced."""
+        """Returns the path of the run's block for a block of `model`: 0 for 0, last for last."""
         stack, index = match.groups()
         last = mine[f"num_{stack}_layers"] - 1
         last_of_other = theirs[f"num_{stack}_layers"] - 1

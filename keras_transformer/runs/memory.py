@@ -1,11 +1,8 @@
-"""The memory of devices, on any backend.
-
-Imports a backend only to read the memory of its GPUs.
-"""
+"""The memory of devices, on any backend. A backend is imported only to read that of its GPUs."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error says that the memory of a device is used up, on any backend."""
+    """Returns whether an error says that the memory of a device is used up."""
     names = "MemoryError", "ResourceExhaustedError", "OutOfMemoryError"
     texts = "RESOURCE_EXHAUSTED", "can't allocate memory"
     is_named = any(kind.__name__ in names for kind in type(error).__mro__)
@@ -13,7 +10,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def peak_memory_of_gpus() -> list[int]:
-    """Returns, for each GPU, the maximum number of bytes that this process has had in use."""
+    """Returns the peak memory of this process on each GPU, in bytes."""
     import keras
 
     backend = keras.config.backend()

@@ -35,8 +35,8 @@ class TrainingProgress(ClosedCallback):
 
     On a terminal it is one line with a progress bar, as many figures as fit and the time that the
     epoch still needs; finished epochs stay above it. Elsewhere, and if `NO_COLOR` is set, it prints
-    plain lines: for the first update, every 100th and each epoch. Place it after the callbacks that
-    add to the logs.
+    plain lines: for the first update, every 100th update and each epoch. Place it after the
+    callbacks that add to the logs.
 
     Args:
         batches: number of batches in an epoch.
@@ -101,17 +101,17 @@ class TrainingProgress(ClosedCallback):
 
     def _move(self, batch, logs):
         """Moves the bar, and makes it as wide as the figures allow."""
-        least, most = BAR_WIDTHS
-        # The terminal writes ^C after the line, which must not wrap.
-        others = f"{self._epoch}  {self._batches}/{self._batches}  0:00:00^C"
-        room = console.width - len(others)
-        figures = figures_of(logs, UPDATE_FIGURES, room - least)
-        self._column.bar_width = min(most, max(least, room - len(figures)))
+        min_width, max_width = BAR_WIDTHS
+        # ^C: after Ctrl-C, the terminal writes it at the end of the line. The line must not wrap.
+        other_text = f"{self._epoch}  {self._batches}/{self._batches}  0:00:00^C"
+        room = console.width - len(other_text)
+        figures = figures_of(logs, UPDATE_FIGURES, room - min_width)
+        self._column.bar_width = min(max_width, max(min_width, room - len(figures)))
         self._bar.update(self._task, completed=batch, figures=figures)
 
 
 def figures_of(logs, names, room=math.inf):
-    """Returns the figures in some logs as one line; leaves out the least important for `room`.
+    """Returns the figures in some logs as one line, without the least important if it is too long.
 
     Args:
         logs: dict of name to value.
@@ -120,8 +120,8 @@ def figures_of(logs, names, room=math.inf):
     """
     names = [name for name in names if name in logs]
     while True:
-        shown = (form(float(logs[name])) for name, form in FORMATS.items() if name in names)
-        line = " ".join(shown)
+        figures = (form(float(logs[name])) for name, form in FORMATS.items() if name in names)
+        line = " ".join(figures)
         if len(line) <= room or len(names) <= 1:
             return line
         names = names[:-1]

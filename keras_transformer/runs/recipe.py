@@ -29,30 +29,30 @@ from keras_transformer.texts import COMPRESSED
 
 PRESETS = ("tiny", "base", "big")
 TAG = re.compile(r"<(?!/?s>|unk>|pad>|0x)[^\s<>]+>")
-# Settings of `search` that earlier versions had, and why there is nothing in their place.
+# Keys of `search` that earlier versions had -> what holds without them.
 GONE_SETTINGS = {
     "protect_by": "the vocabulary decides: with symbols the model copies protected text, without "
     "them the text is cut around it",
     "copied_tokens": "symbols of protected text are always checked",
 }
 _ABSENT = object()  # the value of a key that is not set
-# The suffix of a file, before that of a compression.
+# The language code at the end of a file name, before a suffix of compression if there is one.
 _LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSettings(ReadOptions):
-    """One corpus of a split: `file`, or `source` and `target`, or one that is embedded.
+    """One corpus of a split: `file`, or `source` and `target`, or an embedded corpus.
 
     Args:
         file: path or glob of files that hold both sides, relative to the data folder.
         source, target: paths or globs of line-aligned files.
         number_names, roman_numerals: `"train"` or `"held_out"`: an embedded corpus, see
             `keras_transformer.number_names` and `keras_transformer.roman_numerals`.
-        size, seed: of an embedded corpus.
+        size, seed: number of pairs and seed of an embedded corpus.
         columns, languages, accelerator, delimiter, allow_empty: as for `read_parallel`.
-            `languages` also names the languages of a run, in place of the endings of the files; for
-            a model such as NLLB, those of this corpus, in place of those in `search`.
+            `languages` also states the languages of the corpus. By default they are those of the
+            files' suffixes or, for a model such as NLLB, those in `search`.
         weight: int. How often an epoch of training passes over the corpus; `0` leaves it out.
             Defaults to `1`.
         tag: the first token of every source of this corpus in training, such as `"<subtitles>"`:
@@ -96,7 +96,7 @@ class CorpusSettings(ReadOptions):
         return [match and match[1] for match in matches]
 
     def read(self, folder: types.Path) -> Corpus:
-        """Returns the corpus; `folder` is what its paths are relative to."""
+        """Returns the corpus, whose paths are relative to `folder`."""
         for name, draw in EMBEDDED.items():
             if split := getattr(self, name):
                 pairs = draw(split, self.size or 0, self.seed)
@@ -159,7 +159,7 @@ class DataSettings(Settings):
         if any(part.tag or part.weight != 1 for part in parts):
             raise ValueError("Only corpora of `train` may have `weight` and `tag`.")
         tags = [part.tag for part in self._corpora("train")]
-        if self.tag not in tags:  # which hold `None` if a corpus has no tag
+        if self.tag not in tags:  # `tags` holds `None` if a corpus has no tag
             self._reject("tag", f"one of {', '.join(self.tags()) or 'none: no corpus has a tag'}")
         self._cleaning()
 
@@ -180,15 +180,17 @@ class DataSettings(Settings):
         Raises:
             CorpusError: if no pair has text on both sides, or the first file cannot be read.
         """
-        held_out = {}
-        for other in ("validation", "test") if name == "train" else ():
-            # A file that only `evaluate` needs may be missing.
-            with contextlib.suppress(OSError, ValueError, ImportError):
-                held_out[other] = self.pairs(other, folder)
+        held_out, cleaning = {}, None
+        if name == "train":
+            cleaning = self._cleaning()
+            for split in ("validation", "test"):
+                # A file that only `evaluate` needs may be missing.
+                with contextlib.suppress(OSError, ValueError, ImportError):
+                    held_out[split] = self.pairs(split, folder)
         parts = [corpus.read(folder) for corpus in self._corpora(name)]
         if name != "train":
             parts = [replace(part, tag=self.tag) for part in parts]
-        pairs = Corpora(parts, self._cleaning() if name == "train" else None, held_out)
+        pairs = Corpora(parts, cleaning, held_out)
         texts = (pair for part in parts if part.weight for pair in part.pairs)
         try:
             has_text = any(source.strip() and target.strip() for source, target in texts)
@@ -255,13 +257,7 @@ class Recipe(Settings):
     def __post_init__(self):
         super().__post_init__()
         try:
-            if gone := sorted(GONE_SETTINGS.keys() & self.search.keys()):
-                raise ValueError(f"`{gone[0]}` has gone: {GONE_SETTINGS[gone[0]]}. Leave it out")
-            search, text = divided(self.search)
-            SearchSettings.from_dict(search, TextSettings.__dataclass_fields__)
-            TextSettings.from_dict(text)
-            if objects := self.search.keys() & {"processors", "sampler"}:
-                raise ValueError(f"Give Python objects to `load_run`. Received: {min(objects)}")
+            self._check_search()
         except ValueError as error:
             raise ValueError(f"section `search`: {error}") from None
         if self.training.init_from is not None:  # relative to the current working folder
@@ -284,15 +280,24 @@ class Recipe(Settings):
                 "`tag` of `data` needs `source: subwords` in `vocabulary`. For characters, begin "
                 f"the lines with one of `symbols`. Received: tag={tags[0]}"
             )
-        is_split = self.training.subword_regularization is not None
+        has_dropout = self.training.subword_regularization is not None
         is_trained = self.vocabulary.files is None and self.training.init_from is None
-        if is_split and is_trained and self.vocabulary.model_type != "bpe":
+        if has_dropout and is_trained and self.vocabulary.model_type != "bpe":
             raise ValueError(
                 "`subword_regularization` of `training` needs `model_type: bpe` in `vocabulary`. "
                 f"Received: model_type={self.vocabulary.model_type}"
             )
-        # Raises before the vocabulary is trained.
+        # Checked here, so that the error comes before the vocabulary is trained.
         self.model_config(self.vocabulary.size).check_length(self.data.max_length)
+
+    def _check_search(self):
+        if gone := sorted(GONE_SETTINGS.keys() & self.search.keys()):
+            raise ValueError(f"`{gone[0]}` has gone: {GONE_SETTINGS[gone[0]]}. Leave it out")
+        search, text = divided(self.search)
+        SearchSettings.from_dict(search, TextSettings.__dataclass_fields__)
+        TextSettings.from_dict(text)
+        if objects := self.search.keys() & {"processors", "sampler"}:
+            raise ValueError(f"Give Python objects to `load_run`. Received: {min(objects)}")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], others: Iterable[str] = ()) -> Self:
@@ -315,8 +320,8 @@ class Recipe(Settings):
             name: path of a file, or a packaged name.
             changes: strings such as `"training.epochs=5"` or `"data.train.size=500"`. Each sets a
                 key to a value, written in YAML, before the recipe is checked. Later ones win.
-            is_stored: whether it is the recipe of a run: then keys that have gone since are left
-                out, with a warning. Defaults to `False`: they are errors.
+            is_stored: whether the file is the recipe of a run. Keys that this version no longer has
+                are then ignored with a warning; otherwise they are errors. Defaults to `False`.
 
         Raises:
             FileNotFoundError: if there is no such recipe.
@@ -341,7 +346,7 @@ class Recipe(Settings):
         return self.training.monitor or ("val_loss" if self.data.validation else "loss")
 
     def conflicts(self, other: "Recipe") -> list[str]:
-        """Returns the differences because of which a run of `other` cannot resume with this recipe.
+        """Returns the differences that keep a run of `other` from resuming with this recipe.
 
         Returns:
             a list of strings such as `"training.seed is 1 there, 2 here"`; "there" is `other`.

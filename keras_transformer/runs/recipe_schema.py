@@ -1,4 +1,4 @@
-"""The JSON schema of recipes, by which editors complete and check them. Pure Python."""
+"""The JSON schema of recipes, with which editors complete and check them. Pure Python."""
 
 from dataclasses import MISSING, fields
 from typing import Any, get_args
@@ -28,7 +28,7 @@ BOUNDS = {
     "exclusiveMinimum": "above",
     "exclusiveMaximum": "below",
 }
-# Fields that are no keys of a recipe: the vocabulary decides the sizes; YAML holds no objects.
+# Fields that no recipe sets: the sizes come from the vocabulary, and YAML cannot hold objects.
 NO_KEYS = ("vocabulary_size", "source_vocabulary_size", "processors", "sampler")
 
 
@@ -37,7 +37,7 @@ def recipe_schema() -> dict[str, Any]:
     data = _section(DataSettings)
     data["properties"]["clean"] |= _section(CleaningSettings) | {"type": ["object", "null"]}
     vocabulary = _section(VocabularySettings)
-    # A single path stands for a list of it.
+    # A string stands for a list with this one path.
     vocabulary["properties"]["files"]["type"].append("string")
     for split in ("train", "validation", "test"):
         data["properties"][split]["type"].append("string")

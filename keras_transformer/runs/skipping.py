@@ -13,7 +13,7 @@ def skip_batches(model, number):
         number: number of batches.
 
     Returns:
-        a function that ends the skipping, if it has not ended.
+        a function that ends the skipping; it does nothing if the skipping has ended.
     """
     train_function = model.train_function
 
@@ -23,7 +23,7 @@ def skip_batches(model, number):
             stop()
             return train_function(*arguments)
         number -= model.steps_per_execution
-        # JAX also passes and returns the state.
+        # On JAX, the train function also gets and returns the training state.
         return ({}, arguments[0]) if keras.backend.backend() == "jax" else {}
 
     def stop():

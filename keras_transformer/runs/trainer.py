@@ -37,7 +37,7 @@ from keras_transformer.training.callbacks import AveragedWeights, BestModel
 from keras_transformer.training.model_state import save_model
 from keras_transformer.types import Path, PrintFn
 
-MOST_BATCHES = 10_000  # maximum number of batches that the limits of length are learned from
+MAX_BATCHES = 10_000  # maximum number of batches that the limits of length are learned from
 
 
 class Trainer:
@@ -89,8 +89,10 @@ class Trainer:
     def finished(self) -> bool:
         """Whether the run is finished, so that `train` has nothing to do."""
         # Only the report of a finished run has "updates"; others may hold scores of `evaluate`.
-        is_done = self.resume and self.run.model_file.is_file() and "updates" in self.run.report()
-        return is_done and self.run.recipe() == self._with_limits(self.run.recipe().search)
+        if not (self.resume and self.run.model_file.is_file() and "updates" in self.run.report()):
+            return False
+        run_recipe = self.run.recipe()
+        return run_recipe == self._with_limits(run_recipe.search)
 
     def train(self) -> dict[str, Any]:
         """Trains the run to its end. Resumes it if it was interrupted.
@@ -136,14 +138,14 @@ class Trainer:
         return build.build_model(self.recipe, tokenizers, self.strategy, batches_per_epoch)
 
     def _with_limits(self, search):
-        """Returns the recipe, with the limits of length in `search` that it does not set itself."""
+        """Returns the recipe, with the limits of length in `search` unless it sets its own."""
         names = search.keys() & {"length_ratio", "extra_length"}
         limits = {name: search[name] for name in sorted(names)}
         return dataclasses.replace(self.recipe, search=limits | self.recipe.search)
 
     def _learn_limits(self, stream):
-        """Adds the limits of length that the training pairs need to the recipe's `search`."""
-        rows = np.concatenate(stream.batches(epoch=0)[:MOST_BATCHES])  # in random order
+        """Adds to the recipe's `search` the limits of length that the training pairs need."""
+        rows = np.concatenate(stream.batches(epoch=0)[:MAX_BATCHES])  # in random order
         if limits := learned_limits(stream.lengths[rows], self.recipe.search):
             self.recipe = self._with_limits(limits)
             self.print_fn(
@@ -157,7 +159,7 @@ class Trainer:
         keras.utils.set_random_seed(training.seed)
         for split in ("train", "validation"):
             if getattr(self.recipe.data, split) is not None:
-                # Raises before the vocabulary is trained and the training pairs are tokenised.
+                # Errors in the data come before the vocabulary is trained and pairs are tokenised.
                 self.recipe.data.pairs(split, self.data_folder)
         tokenizers = self.tokenizers()
         stream = self.stream(tokenizers)
@@ -184,7 +186,7 @@ class Trainer:
         )
         keeper.base = base
         self._set_weights(model, keeper)
-        # Their order matters: each reads what those before it have written into the logs.
+        # The order matters: a callback reads what the callbacks before it add to the logs.
         callbacks = [logger, guard, *filter(None, [averaged])]
         if self.is_chief:
             callbacks += self._callbacks_of_chief(model, tokenizers, stream, keeper)
@@ -206,7 +208,7 @@ class Trainer:
     def _set_weights(self, model, keeper):
         """Sets a model to the newest checkpoint, or to the weights of `init_from`.
 
-        If the checkpoints hold only what is trained, it needs both.
+        A run with a base needs both: its checkpoints hold only what is trained.
         """
         init_from = self.recipe.training.init_from
         if keeper.base is not None:
@@ -291,8 +293,9 @@ class Trainer:
         if micro_batches > 1 or replicas > 1:
             self.print_fn(f"{replicas} replicas, {micro_batches} micro-batches on each")
         trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
-        of_them = f", {trained:,} of them trained" if trained < model.count_params() else ""
-        self.print_fn(f"{model.count_params():,} parameters{of_them}")
+        total = model.count_params()
+        trained_text = f", {trained:,} of them trained" if trained < total else ""
+        self.print_fn(f"{total:,} parameters{trained_text}")
 
     def _callbacks_of_chief(self, model, tokenizers, stream, keeper):
         """The chief's callbacks: translations, best model, TensorBoard, progress."""

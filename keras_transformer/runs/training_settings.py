@@ -11,12 +11,13 @@ from keras_transformer.evaluation import SCORES
 from keras_transformer.settings import Settings, same_setting, setting
 
 LOSSES = ("loss", "val_loss")
-# What may be frozen, and which layers may have LoRA, with a pattern of their paths in a model.
+# Part of a model that may be frozen -> pattern of the paths of its weights.
 FREEZE = {
     "embeddings": r"embedding/|output_projection/",
     "encoder": r"^encoder/(block_|layer_norm)",
     "decoder": r"^decoder/(block_|layer_norm)",
 }
+# Layers that may have LoRA -> pattern of their paths.
 LORA_LAYERS = {
     "query": "attention/query$",
     "key": "attention/key$",
@@ -64,9 +65,9 @@ class TrainingSettings(Settings):
     )
     decay_epochs: int | None = setting(
         None,
-        "Number of epochs after which the cosine has ended, at `min_learning_rate`. If that is 0, "
+        "Number of epochs after which the cosine ends at `min_learning_rate`. If that rate is 0, "
         "`epochs` must not be more. The updates of these epochs must be more than `warmup_steps`. "
-        "Only for `schedule: cosine`, which needs it.",
+        "Must be set with `schedule: cosine`, and only then.",
         at_least=1,
     )
     min_learning_rate: float = setting(0.0, "The rate does not decay below this one.", at_least=0)
@@ -118,7 +119,7 @@ class TrainingSettings(Settings):
     )
     precision: str = setting(
         "float32",
-        "The type that is computed in; the weights are float32.",
+        "Type of the computations; the weights are float32.",
         choices=("float32", "mixed_bfloat16", "mixed_float16"),
     )
     seed: int = setting(1, "Seed of weights, dropout and data order.", at_least=0, below=2**32)
@@ -247,7 +248,7 @@ class TrainingSettings(Settings):
             self._reject("learning_rate", "given with `schedule: cosine`")
 
     def _check_parts(self):
-        """Checks which part of the model is trained."""
+        """Checks `freeze`, `lora_rank` and `lora_layers`."""
         for name, choices in (("freeze", FREEZE), ("lora_layers", LORA_LAYERS)):
             value = getattr(self, name)
             is_valid = value is None or (value and all(part in choices for part in value))

@@ -14,7 +14,7 @@ class TrainingState:
     """Where a training stands; a checkpoint stores it beside the weights.
 
     Attributes:
-        epoch: number of finished epochs, which is the index of the present one.
+        epoch: number of finished epochs; also the index of the present epoch.
         batch: number of batches trained in the present epoch.
         updates: number of batches trained in all.
         history: for each finished epoch, its index as `"epoch"` and what it logged.
@@ -54,7 +54,7 @@ class TrainingState:
         }
 
     def end_batch(self, batch: int) -> None:
-        """Sets the number of batches trained in this epoch, which may grow by several."""
+        """Sets the number of batches trained in this epoch; one call may end several batches."""
         self.updates += batch - self.batch
         self.batch = batch
 
@@ -66,7 +66,10 @@ class TrainingState:
         self.epoch, self.batch = self.epoch + 1, 0
 
     def epochs_without_improvement(self, monitor: str, mode: str) -> int:
-        """Returns how many epochs ago a metric was the best, see `best_epoch`; 0 without any."""
+        """Returns the number of epochs since the best value of a metric, see `best_epoch`.
+
+        0 if the metric has no value.
+        """
         best = best_epoch(self.history, monitor, mode)
         if best is None:
             return 0

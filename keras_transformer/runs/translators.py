@@ -22,8 +22,8 @@ def load_translator(
     """Returns the `Translator` of a folder.
 
     Args:
-        path: path of a trained run, or a list of runs that translate as one; or of a folder that
-            `export_ctranslate2` or `export_saved_model` wrote.
+        path: path of a trained run, or of a folder that `export_ctranslate2` or
+            `export_saved_model` wrote; or a list of runs, which translate as one ensemble.
         model, dtype: as in `load_run`, for runs.
         workers: as in `CTranslate2Engine` or `SavedModelEngine`, for their folders.
         device: as in `CTranslate2Engine`, for CTranslate2.
@@ -75,7 +75,7 @@ def kind_of(folder: types.Path) -> str:
 
 
 def _refuse(options, needs, paths):
-    """Raises a `ValueError` if one of the options is given; `needs` is the folder that it needs."""
+    """Raises a `ValueError` if an option is given that needs another kind of folder, `needs`."""
     for name, value in options.items():
         if value is not None:
             raise ValueError(f"`{name}` needs {needs}. Received: {name}={value!r}, {paths[0]}")

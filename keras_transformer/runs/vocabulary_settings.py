@@ -9,7 +9,7 @@ from keras_transformer.settings import Settings, setting
 
 CHARACTERS = ("characters", "graphemes")
 KINDS = ("subwords", *CHARACTERS, "words")
-# The settings that a vocabulary is trained with: an existing vocabulary decides them.
+# The settings that a vocabulary is trained with. With an existing vocabulary, they must be unset.
 TRAINED = (
     "size",
     "symbols",
@@ -26,8 +26,8 @@ class VocabularySettings(Settings):
 
     source: str = setting(
         "subwords",
-        "What a token of the source is: `characters` are code points, `graphemes` letters with "
-        "their accents, `words` what stands between white space. See `Tokenizer`.",
+        "What a token of the source is: `characters` are code points, `graphemes` are letters with "
+        "their accents, `words` are separated by white space. See `Tokenizer`.",
         choices=KINDS,
     )
     target: str = setting("subwords", "What a token of the target is.", choices=KINDS)
@@ -44,16 +44,16 @@ class VocabularySettings(Settings):
     )
     symbols: list | None = setting(
         None,
-        "Texts that are one symbol of characters wherever they stand, such as `[V;PST, <en>]`.",
+        "Texts that are one token each, such as `[V;PST, <en>]`. For characters and graphemes.",
     )
     model_type: str = setting(
         "bpe", "How subwords are learned; `bpe` is the paper's.", choices=("unigram", "bpe")
     )
     normalization: str | list | None = setting(
         None,
-        "Of subwords `nfc`, `nfkc` or `identity`; of symbols `nfc`, `nfd` or `identity`; or a list "
-        "of two, for source and target.",
-        default_text="`nfc` for subwords, to `identity` for symbols",
+        "`nfc`, `nfkc` or `identity` for subwords, `nfc`, `nfd` or `identity` for the other kinds; "
+        "or a list of two, for source and target.",
+        default_text="`nfc` for subwords, to `identity` for the other kinds",
     )
     character_coverage: float = setting(
         1.0,
@@ -64,13 +64,13 @@ class VocabularySettings(Settings):
     protected_symbols: int = setting(
         0,
         "Number of symbols that take the place of protected text, 0 or at least 2. A line with "
-        "more of it is cut around it.",
+        "more protected texts is cut around them.",
     )
     files: list | None = setting(
         None,
         "Existing vocabularies, relative to the data folder: one if `joint`, else source and "
-        "target. If given, no vocabulary is trained, and the keys that it would be trained with "
-        "must be left out, as beside `init_from`.",
+        "target. No vocabulary is then trained, and the keys for its training must be left out, as "
+        "with `init_from`.",
     )
 
     def __post_init__(self):
@@ -108,16 +108,16 @@ class VocabularySettings(Settings):
         Args:
             origin: where the vocabulary is from, for the error.
             tokenizers: its tokenizers.
-            other: the settings that it was trained with, if they are known.
+            other: the settings that it was trained with; `None` if unknown.
         """
         unset = VocabularySettings(source=self.source, target=self.target, joint=self.joint)
         defaults = unset.to_dict() | {"source": KINDS[0], "target": KINDS[0]}
         rules = [tokenizer.normalization for tokenizer in tokenizers]
         sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers]
-        of_files: dict[str, list[Any]] = {"size": sizes, "normalization": [rules, *rules]}
+        of_tokenizers: dict[str, list[Any]] = {"size": sizes, "normalization": [rules, *rules]}
         for name in TRAINED if other is None else (*TRAINED, "source", "target", "files"):
-            trained = None if other is None else getattr(other, name)
-            allowed = [defaults[name], trained, *of_files.get(name, ())]
+            other_value = None if other is None else getattr(other, name)
+            allowed = [defaults[name], other_value, *of_tokenizers.get(name, ())]
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(

@@ -56,7 +56,7 @@ def build_app(
         lifespan=lifespan,
         exception_handlers=dict.fromkeys(errors, _answer_error),
     )
-    app.router.redirect_slashes = False  # a client of POST would not follow
+    app.router.redirect_slashes = False  # many clients do not follow the redirect of a POST
     app.state.service, app.state.large_bodies = service, LargeBodies()
     return app
 
@@ -75,5 +75,5 @@ async def _answer_error(request: Request, error: Exception) -> JSONResponse:
     if status_code == 503:
         headers["Retry-After"] = str(RETRY_SECONDS)
     if status_code == 408:
-        headers["Connection"] = "close"  # else the rest of the body could arrive for ever
+        headers["Connection"] = "close"  # do not wait for the rest of the body
     return JSONResponse({"error": message}, status_code, headers)

@@ -15,7 +15,8 @@ from typing import Any
 SHORTEST, LONGEST = 1 / 4, 2
 # Rows up to this many tokens share a batch anyway.
 SHORT = 32
-# Maximum of rows times the longest: a larger batch saves no time, and the others wait for it.
+# Maximum number of rows times the longest length: a larger batch saves no time, and other rows wait
+# for it.
 MAX_BATCH_LENGTH = 1_024
 
 
@@ -25,12 +26,12 @@ class QueueFull(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What a batch consists of.
+    """One input of `run`.
 
     Args:
         group: hashable; only rows of the same group share a batch.
-        length: int, its tokens; rows of about the same length share a batch.
-        value: what `run` gets.
+        length: int, number of tokens; rows of about the same length share a batch.
+        value: the input itself.
     """
 
     group: Hashable
@@ -44,7 +45,7 @@ class _Waiting:
     answer: asyncio.Future
     caller: object
     client: Hashable
-    was_passed_over: bool = False  # the oldest row of its client, whose last turn left it out
+    was_passed_over: bool = False  # as the oldest row of its client, in the client's turn
 
 
 class Batcher:
@@ -52,9 +53,9 @@ class Batcher:
 
     Each caller belongs to a client, and each client has a queue. Clients take turns, so that one
     with many rows does not hold up the others: after its turn, a client stands behind all others.
-    In its turn, the client's shortest caller comes first, by the sum of the lengths of its waiting
-    rows, and the batch begins with the oldest row of this caller. If the batch leaves out the
-    oldest row of the client, the client's next turn begins with that row, so no row waits forever.
+    In a client's turn, the batch begins with the oldest row of the caller whose waiting rows have
+    the smallest total length. If the batch leaves out the oldest row of the client, the client's
+    next turn begins with that row, so no row waits forever.
 
     Rows of the same group and of about the same length fill the batch: one of each client, then a
     second of each, and so on. Of one client, the oldest row of each caller comes first, then the
@@ -63,10 +64,10 @@ class Batcher:
     While all workers run batches, rows queue up for the next one: batches grow with the load. If
     several workers are free, they share the rows. Before each batch that is not full, the batcher
     waits `max_wait` for more rows, even if some have waited already, because callers that just got
-    their answers often send the next rows at once. It waits up to `max_wait_announced` for callers
-    that have begun to prepare rows by then: a running batch would slow them down, because it needs
-    the same interpreter. It does not wait for callers that begin later, else one client could delay
-    every batch.
+    their answers often send the next rows at once. If callers have begun to prepare rows by then,
+    it waits for them, up to `max_wait_announced`: a running batch would slow them down, because it
+    needs the same interpreter. It does not wait for callers that begin later; otherwise one client
+    could delay every batch.
 
     If a batch of several callers fails, the rows of each caller run again by themselves, so only
     the callers at fault fail. A caller that is cancelled takes its rows out of the queue.
@@ -133,8 +134,8 @@ class Batcher:
                 still finds a place. None of the rows is run.
             Exception: what `run` raised for one of the rows, or what `fail` was given.
         """
-        held = len(self._queues.get(client, ()))
-        if held + len(rows) > self._max_queue - self.queue_length - len(rows):
+        places = len(self._queues.get(client, ())) + len(rows)
+        if places > self._max_queue - self.queue_length - len(rows):
             raise QueueFull
         loop, caller = asyncio.get_running_loop(), object()
         waiting = [_Waiting(row, loop.create_future(), caller, client) for row in rows]
@@ -170,32 +171,33 @@ class Batcher:
     async def _next_batch(self):
         while not self._queues:
             await self._next_arrival(None)
-        began = asyncio.get_running_loop().time()
+        start = asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
             while len(self._rows_in_turn()) < self._max_batch:
-                await self._next_arrival(began + self._wait(began + self._max_wait))
+                await self._next_arrival(start + self._wait_after(start))
         rows = self._rows_in_turn()  # again, because callers may have left
         share = math.ceil(len(rows) / (self._workers - len(self._running)))
         longest = itertools.accumulate((entry.row.length for entry in rows), max)
-        fit = sum(n * length <= MAX_BATCH_LENGTH for n, length in enumerate(longest, 1))
-        batch = rows[: min(share, self._max_batch, max(fit, 1))]
+        max_rows = sum(n * length <= MAX_BATCH_LENGTH for n, length in enumerate(longest, 1))
+        batch = rows[: min(share, self._max_batch, max(max_rows, 1))]
         if batch:
             self._take(batch)
         return batch
 
-    def _wait(self, until):
-        """Returns the seconds to wait for rows: more if a caller has announced some by `until`."""
-        first = next(iter(self._announced.values()), math.inf)
-        return self._max_wait_announced if first <= until else self._max_wait
+    def _wait_after(self, start):
+        """Returns the seconds to wait for rows from `start` on: more if some are announced."""
+        first_time = next(iter(self._announced.values()), math.inf)
+        is_announced = first_time <= start + self._max_wait
+        return self._max_wait_announced if is_announced else self._max_wait
 
     def _take(self, batch):
-        """Takes a batch out of the queues; the turn is that of its first row's client."""
+        """Takes a batch out of the queues, in the turn of the client of its first row."""
         queues = self._queues_in_turn()
         self._last_client = batch[0].client
-        # Has no effect if the batch takes this row out of the queue.
-        self._queues[self._last_client][0].was_passed_over = True
-        left = ([entry for entry in queue if entry not in batch] for queue in queues)
-        self._queues = {queue[0].client: queue for queue in left if queue}
+        oldest = self._queues[self._last_client][0]
+        oldest.was_passed_over = True  # without effect if it is in the batch
+        remaining = ([entry for entry in queue if entry not in batch] for queue in queues)
+        self._queues = {queue[0].client: queue for queue in remaining if queue}
 
     def _set_queue(self, client, queue):
         """Sets the waiting rows of a client; a client without rows has no turn."""

@@ -1,4 +1,4 @@
-"""What the protocols share: reading a body, who the client is, and whether it has left."""
+"""Functions of both protocols: read a body, name the client, notice that the client has left."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ LARGE_BODY = 2**16  # bytes; parsing so much JSON can hold the event loop for ha
 
 
 class LargeBodies:
-    """Gives turns to read large bodies, so that the event loop has half of its time for others."""
+    """Lets large bodies be read one by one, in at most half of the event loop's time."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -31,11 +31,11 @@ class LargeBodies:
         loop = asyncio.get_running_loop()
         async with self._lock:
             await asyncio.sleep(max(0, self._next_at - loop.time()))
-            began = loop.time()
+            start = loop.time()
             try:
                 yield
             finally:
-                self._next_at = loop.time() + (loop.time() - began)
+                self._next_at = loop.time() + (loop.time() - start)
 
 
 async def json_object(request: Request) -> dict[str, Any]:
@@ -94,7 +94,9 @@ async def json_or_form(request: Request) -> dict[str, Any]:
     # `curl -d` says that JSON is a form.
     if kind == b"application/x-www-form-urlencoded" and not body.lstrip().startswith(b"{"):
         return fields | await run_in_threadpool(read_form, body, max_fields)
-    return fields if query and not body else fields | await _parsed(request, body)
+    if query and not body:
+        return fields
+    return fields | await _parsed(request, body)
 
 
 async def _body(request):
@@ -111,8 +113,8 @@ async def _received(request, limit):
     chunks, received = [], 0
     async for chunk in request.stream():
         received += len(chunk)
-        # The rest is read too: a client that is still sending when the connection closes does not
-        # see the answer.
+        # A body that is too large is read to its end: a client that is still sending when the
+        # connection closes does not see the answer.
         if received <= limit:
             chunks.append(chunk)
     if received > limit:
@@ -125,8 +127,8 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
     """Returns what a coroutine returns, unless the client closes the connection before.
 
     Raises:
-        Exception: that of the coroutine.
-        ClientDisconnect: if nobody waits for the answer; the model does not run the lines.
+        Exception: what the coroutine raised.
+        ClientDisconnect: if the client has left. The coroutine is cancelled.
     """
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_client_is_gone(request))
@@ -153,7 +155,7 @@ def client_of(request: Request) -> Hashable:
     host = request.client.host if request.client else ""
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # a socket of Unix has none, and a proxy may send a name
+    except ValueError:  # a Unix socket has no address, and a proxy may send a name
         return host
     if isinstance(address, ipaddress.IPv4Address):
         return address

@@ -20,7 +20,7 @@ class RequestError(ValueError):
 def shown(value: object) -> str:
     """Returns a value of the client for a message: short, and always valid UTF-8.
 
-    It looks at the beginning of a value only, which may be large or nested deeply.
+    Only the beginning of the value is read, because the value may be large or deeply nested.
     """
     text = _REPR.repr(value).encode("ascii", "backslashreplace").decode()
     return text if len(text) <= 80 else f"{text[:80]}..."

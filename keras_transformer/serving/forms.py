@@ -41,8 +41,8 @@ def read_form(body: bytes, max_fields: int, boundary: bytes | None = None) -> di
         for name, text in pairs:
             fields.setdefault(name, []).append(text)
     except UnicodeDecodeError as error:
-        wrong = error.object[error.start :][:9]
-        raise RequestError(400, "The form must be UTF-8.", wrong) from error
+        invalid = error.object[error.start :][:9]
+        raise RequestError(400, "The form must be UTF-8.", invalid) from error
     for name, texts in fields.items():
         if len(texts) > 1 and name != "q":
             message = f"{shown(name)} must be given once. Received: {len(texts)} values"
@@ -57,7 +57,7 @@ def _url_encoded(body, max_fields):
 
 
 def _multipart(body, max_fields, boundary):
-    """Yields the name, empty if it has none, and the text of each field."""
+    """Yields the name and the text of each field; the name is empty if the field has none."""
     if not boundary:
         raise RequestError(400, "The content type of a multipart form must name its boundary.")
     form = _MultipartForm(max_fields)

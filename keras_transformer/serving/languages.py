@@ -1,4 +1,4 @@
-"""What languages a model translates, as its card says, and what a request may ask for."""
+"""The languages of a model, from its card, and those that a request may ask for."""
 
 from typing import Any
 
@@ -40,8 +40,8 @@ def detected(card: dict[str, Any]) -> list[dict[str, Any]]:
 def asked_languages(card: dict[str, Any], source: object, target: object) -> dict[str, Any]:
     """Returns the settings of the languages that a request asks for.
 
-    A model with tokens of languages (`source_languages` in the card) resolves the codes and has
-    defaults, so they go to it as they are. Arguments and errors are those of `target_language`.
+    A model with tokens of languages (`source_languages` in the card) has its own rules and defaults
+    for codes, so it gets them unchanged. Arguments and errors are those of `target_language`.
     """
     if not card.get("source_languages"):
         return {"target_language": target_language(card, source, target)}

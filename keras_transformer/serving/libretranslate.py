@@ -14,22 +14,22 @@ from keras_transformer.serving.markup import Fill, of_html, of_text
 
 
 async def languages(request: Request) -> JSONResponse:
-    """Languages, as LibreTranslate's."""
+    """The languages of the model, in LibreTranslate's form."""
     return JSONResponse(described(request.app.state.service.card))
 
 
 async def detect(request: Request) -> JSONResponse:
-    """The language of a text, as LibreTranslate's: always the source language of the model."""
+    """The language of a text, in LibreTranslate's form: always the model's source language."""
     service = request.app.state.service
     _texts(await json_or_form(request), service.limits)
     return JSONResponse(detected(service.card))
 
 
 async def settings(request: Request) -> JSONResponse:
-    """What LibreTranslate's page asks for: languages to begin with, and limits."""
+    """What LibreTranslate's page asks for: the languages that it begins with, and limits."""
     service = request.app.state.service
-    known = described(service.card) or [{"code": ANY_SOURCE, "name": ANY_SOURCE}]
-    pair = {"source": known[0], "target": known[:2][-1]}
+    entries = described(service.card) or [{"code": ANY_SOURCE, "name": ANY_SOURCE}]
+    pair = {"source": entries[0], "target": entries[1] if len(entries) > 1 else entries[0]}
     language = {
         side: {"code": entry["code"], "name": entry["name"]} for side, entry in pair.items()
     }
@@ -39,7 +39,7 @@ async def settings(request: Request) -> JSONResponse:
 
 
 async def translate(request: Request) -> JSONResponse:
-    """Translate one text or several, plain or HTML, as LibreTranslate's."""
+    """Translates one text or several, plain or HTML, in LibreTranslate's form."""
     service = request.app.state.service
     card, fields = service.card, await json_or_form(request)
     texts = _texts(fields, service.limits)
@@ -57,7 +57,7 @@ async def translate(request: Request) -> JSONResponse:
     work = service.translate(lines, client_of(request), translator, n_best=n_best, **asked)
     hypotheses = await unless_gone(request, work)
     request.state.rows = len(hypotheses)
-    ranks = _joined(split_texts, hypotheses)  # in no thread: starting one would take longer
+    ranks = _joined(split_texts, hypotheses)  # not in a thread, whose start would take longer
     answer = {"translatedText": [best for best, *_ in ranks]}
     if alternatives:
         answer["alternatives"] = [others for _, *others in ranks]
@@ -93,7 +93,11 @@ def _split(texts, form):
 def _joined(split_texts, hypotheses):
     """Returns the translations of each text, best first, from the hypotheses of all lines."""
     ranks_of_lines = iter([[hypothesis.text for hypothesis in ranks] for ranks in hypotheses])
-    return [_filled(fill, [next(ranks_of_lines) for _ in lines]) for lines, fill in split_texts]
+    answers = []
+    for lines, fill in split_texts:
+        ranks_of_text = ranks_of_whole([next(ranks_of_lines) for _ in lines])
+        answers.append([fill(translations) for translations in ranks_of_text])
+    return answers
 
 
 def _alternatives(fields):
@@ -103,14 +107,6 @@ def _alternatives(fields):
     if type(value) is not int or value < 0:
         raise RequestError(400, "`alternatives` must be an integer of at least 0.", value)
     return value
-
-
-def _filled(fill, lines):
-    """Returns a text for each rank k: of the k-th translation of each line, or else of its best.
-
-    `lines` has the translations of each line, best first.
-    """
-    return [fill(translations) for translations in ranks_of_whole(lines)]
 
 
 routes = [

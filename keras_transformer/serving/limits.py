@@ -1,4 +1,4 @@
-"""What one request, and all waiting requests together, may hold.
+"""Limits of one request, and of all waiting requests together.
 
 Does not import NumPy, so that `--help` is fast.
 """
@@ -25,7 +25,7 @@ class Limits(Settings):
         1_024, "Maximum lines of all requests that wait; others get status 503.", at_least=1
     )
     max_lines: int = setting(128, "Maximum lines in a request.", at_least=1)
-    max_line_chars: int = setting(2_000, "Maximum characters a line.", at_least=1)
+    max_line_chars: int = setting(2_000, "Maximum characters in a line.", at_least=1)
     max_body_bytes: int = setting(2**20, "Maximum bytes in the body of a request.", at_least=1)
     max_receive_seconds: int = setting(
         10, "Maximum seconds in which the body of a request must arrive.", at_least=1
@@ -61,11 +61,11 @@ class Limits(Settings):
         """
         self.check_lines(len(lines))
         longest, total = max(map(len, lines), default=0), sum(map(len, lines))
-        most = LONGEST_PARAGRAPH * self.max_line_chars
-        most_together = self.max_lines * self.max_line_chars
-        if longest > most or total > most_together:
-            must = f"A line may have at most {most} characters before it is split into sentences"
-            must += f", all lines together {most_together}."
+        max_longest = LONGEST_PARAGRAPH * self.max_line_chars
+        max_total = self.max_lines * self.max_line_chars
+        if longest > max_longest or total > max_total:
+            must = f"A line may have at most {max_longest} characters before it is split into "
+            must += f"sentences, all lines together {max_total}."
             received = f"Received: a line of {longest}, together {total}."
             raise RequestError(413, f"{must} {received} Send several requests.")
 

@@ -1,7 +1,7 @@
-"""Texts taken apart: the lines that are translated, and what stands between them.
+"""Splits plain and HTML texts into lines to translate and what stands between them.
 
-Expressions find tags where browsers do, in linear time. `html.parser` does not tell where a tag
-ends, and takes quadratic time in older releases of Python.
+Regular expressions find tags where browsers do, in linear time. `html.parser` does not tell where a
+tag ends, and takes quadratic time in older releases of Python.
 """
 
 import collections
@@ -33,7 +33,7 @@ ENDED_BY = {
     "optgroup": {"optgroup", "hr"},
     **dict.fromkeys(ROWS, ROWS),
 }
-# Elements whose end tag also ends those inside them that may lack theirs.
+# Elements whose end tag also ends inner elements that may lack their own end tag.
 BLOCKS = frozenset(
     "address article aside blockquote body center details dialog div dl fieldset figcaption figure"
     " footer form h1 h2 h3 h4 h5 h6 header hgroup html main menu nav ol pre search section select"
@@ -49,22 +49,22 @@ Fill = Callable[[list[str]], str]  # puts the translations of the lines into the
 
 
 def of_text(text: str, escape: Callable[[str], str] = str) -> tuple[list[str], Fill]:
-    """Returns the lines of a text, which are translated, and what puts their translations in."""
+    """Returns the lines of a text, and the function that puts their translations in."""
     lines = text.replace("\r\n", "\n").split("\n")
-    return lines, lambda found: "\n".join(map(escape, found))
+    return lines, lambda translations: "\n".join(map(escape, translations))
 
 
 def of_html(text: str) -> tuple[list[str], Fill]:
-    """Returns the texts between tags, and what puts their translations in, escaped.
+    """Returns the texts between tags, and the function that puts their translations in, escaped.
 
-    Spaces beside a tag are kept, and so are marks that close what stands before it or open what
-    stands behind it, and text without a letter. HTML without markup is a text.
+    Not translated: spaces beside a tag, marks that close what stands before the tag or open what
+    stands behind it, and text without a letter. HTML without markup is a plain text.
     """
     if not next(MARKUP.finditer(text))[0] and html.unescape(text) == text:
         return of_text(text, lambda line: re.sub("<(?=[a-zA-Z/!?])", "&lt;", line))
     lines = []
     before = []  # what is kept before each line
-    end, opening = 0, ""  # where the previous text ends; its spaces and opening marks there
+    end, opening = 0, ""  # of the previous text: where it ends, and its last spaces and marks
     for start, stop in _between_tags(text):
         inner = html.unescape(text[start:stop])
         if LETTER.search(inner):
@@ -73,11 +73,11 @@ def of_html(text: str) -> tuple[list[str], Fill]:
             lines.append(" ".join(words[len(closing) :].split()))
             before.append(opening + text[end:start] + closing)
             end, opening = stop, inner[len(words) :]
-    behind_all = opening + text[end:]
+    after_all = opening + text[end:]
 
     def fill(translations):
         escaped = [html.escape(line, quote=False) for line in translations]
-        return "".join(map("".join, zip(before, escaped, strict=True))) + behind_all
+        return "".join(map("".join, zip(before, escaped, strict=True))) + after_all
 
     return lines, fill
 
@@ -94,10 +94,11 @@ def _between_tags(text: str) -> Iterator[tuple[int, int]]:
 
 
 class _Kept:
-    """The open elements from the outermost one on whose contents are kept.
+    """The open elements whose contents are kept: an element that is kept and those inside it.
 
     Attributes:
-        names: list of their names, without inner elements whose tags end no other element.
+        names: list of their names, the outermost first. Inner elements are left out if their tags
+            cannot end another element.
     """
 
     def __init__(self) -> None:
@@ -107,11 +108,11 @@ class _Kept:
     def read(self, name: str, tag: str) -> None:
         """Reads a start or end tag."""
         if tag.startswith("</"):
-            if self._counts[name]:
+            if self._counts[name]:  # ends the element and those inside it
                 while self._close() != name:
                     pass
             elif self.names and self.names[0] in ENDED_BY and name in ENDING:
-                self.names.clear()  # an element around it ends
+                self.names.clear()  # the tag ends an element around the outermost
                 self._counts.clear()
             return
         while self.names and name in ENDED_BY.get(self.names[-1], ()):
@@ -138,7 +139,7 @@ def _is_kept(name, tag):
     attributes = {}
     for attribute in ATTRIBUTE.finditer(tag, 1 + len(name)):
         value = (attribute[2] or "").strip("\"'")
-        attributes.setdefault(attribute[1].lower(), value.lower())  # the first counts
+        attributes.setdefault(attribute[1].lower(), value.lower())  # the first of several counts
     return (
         attributes.get("translate", "").strip() == "no"
         or "notranslate" in attributes.get("class", "").split()

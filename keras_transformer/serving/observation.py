@@ -1,4 +1,4 @@
-"""What is recorded of each request: a line on standard output and metrics, never the text."""
+"""Records each request: a line on standard output and metrics, never the text."""
 
 import contextlib
 import json
@@ -33,21 +33,21 @@ def observed(app: ASGIApp, metrics: Metrics) -> ASGIApp:
             await send(message)
 
         scope.setdefault("state", {})["rows"] = 0
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             await app(scope, receive, observed_send)
         finally:
-            _record(metrics, scope, status, time.perf_counter() - began)
+            _record(metrics, scope, status, time.perf_counter() - start)
 
     return observe
 
 
 def _record(metrics, scope, status, seconds):
-    # The path of the route, because there are endless paths that clients could ask for.
-    routed = scope.get("route")
-    route = routed.path if isinstance(routed, Route) else "none"
-    metrics.requests.labels(route, status).inc()
-    metrics.seconds.labels(route).observe(seconds)
+    # The label is the path of the route: clients can ask for any number of other paths.
+    route = scope.get("route")
+    label = route.path if isinstance(route, Route) else "none"
+    metrics.requests.labels(label, status).inc()
+    metrics.seconds.labels(label).observe(seconds)
     line = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "method": scope["method"],

@@ -54,8 +54,8 @@ def serve(
         cors_origins: list of strings: pages of these origins may call the server.
         settings: mapping of the settings of `/translate`, such as `split` and `protect`, that
             differ from the model's. Optional.
-        proxies: str, addresses and networks, separated by commas. What comes from there names its
-            client in `X-Forwarded-For`. Defaults to none.
+        proxies: str, addresses and networks of proxies, separated by commas. Their requests name
+            the client in `X-Forwarded-For`. Defaults to none.
 
     Raises:
         OSError: if the server cannot listen there.
@@ -76,8 +76,8 @@ def serve(
         ws="none",
     )
     server = _Server(config, service)
-    # Uvicorn raises the signal again when it has ended: without this handler, SIGTERM would end the
-    # process with an error. It also acts before Uvicorn sets its own.
+    # Acts before Uvicorn sets its own handler, and at its end: Uvicorn then repeats the signal, and
+    # without this handler, SIGTERM would end the process with an error.
     signal.signal(signal.SIGTERM, server.handle_exit)
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
@@ -87,7 +87,7 @@ def serve(
 
 
 def _exit():
-    """Ends the process even if the model's thread is busy: Python would wait for it."""
+    """Ends the process even if a thread runs the model: Python would wait for the thread."""
     sys.stdout.flush()
     os._exit(0)
 
@@ -103,27 +103,27 @@ def listen(host: str, port: int) -> socket.socket:
         OSError: if the address is not of this machine, or the port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    both = host == "::" and socket.has_dualstack_ipv6()
+    is_dualstack = host == "::" and socket.has_dualstack_ipv6()
     try:
         listener = socket.create_server(
-            (host, port), family=family, backlog=2048, dualstack_ipv6=both
+            (host, port), family=family, backlog=2048, dualstack_ipv6=is_dualstack
         )
     except OSError as error:
         raise OSError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
-    # Connections inherit it. asyncio sets it on its own sockets only, and without it each answer,
-    # which is written in two parts, is 40 ms late.
+    # Connections inherit this option; asyncio sets it only on sockets that it creates. Without it,
+    # each answer is 40 ms late, because it is written in two parts.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def _load(load):
-    began = time.perf_counter()
+    start = time.perf_counter()
     console.print("Loading the model ...")
     translator = load()
     _warm_up(translator)
-    gc.freeze()  # collections skip what is there by now: the model and its libraries
+    gc.freeze()  # the garbage collector then skips the model and its libraries
     names = ", ".join(signatures_of(translator))
-    console.print(f"Ready after {time.perf_counter() - began:.1f} s: {names}")
+    console.print(f"Ready after {time.perf_counter() - start:.1f} s: {names}")
     return translator
 
 
@@ -148,7 +148,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Waits for answers, then answers 503, then ends the process whatever still runs."""
+        """Waits for answers; after `DRAIN_SECONDS` answers 503; after `EXIT_SECONDS` exits."""
         loop = asyncio.get_running_loop()
         loop.call_later(DRAIN_SECONDS, self._service.stop)
         loop.call_later(EXIT_SECONDS, _exit)

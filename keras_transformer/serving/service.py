@@ -126,8 +126,8 @@ class Service:
         """Returns the hypotheses of each line, best first.
 
         Args:
-            lines: list of strings; or a function that returns them, called where text is read.
-            client: who asks; clients take turns. Optional.
+            lines: list of strings; or a function that returns them, called in a thread.
+            client: the client that asks; clients take turns. Optional.
             translator: defaults to `translator`.
             **options: as in `Translator.request`: `n_best`, `target_prefix`, `target_language`, and
                 settings.
@@ -160,6 +160,7 @@ class Service:
                     )
                     hypotheses = await self._submit(search, request.columns, client)
                     request.fill(answers, hypotheses)
+                    # Lines that have lost protected text are translated again, cut around it.
                     has_lost = any(best.protected for best, *_ in answers)
                     request = await run_in_threadpool(request.again, answers) if has_lost else None
         return answers
@@ -173,19 +174,20 @@ class Service:
             return await self._submit(Score(), columns, client)
 
     async def attend(
-        self, sources: list[str], targets: list[str], most: int, client: Hashable = None
+        self, sources: list[str], targets: list[str], max_tokens: int, client: Hashable = None
     ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Returns the ids of each source, of its target, and the attention between them.
 
         Args:
             sources, targets, client: as in `score`.
-            most: int. Maximum number of tokens of each; later ones are left out.
+            max_tokens: int. Maximum number of tokens of each; later ones are left out.
 
         Returns:
             list of int arrays `(S,)`, `(T,)` and float32 arrays `(T, S)`: the mean of the decoder's
             attention to the source, over all blocks and heads.
         """
-        columns = [[row[:most] for row in column] for column in await self._pairs(sources, targets)]
+        pairs = await self._pairs(sources, targets)
+        columns = [[row[:max_tokens] for row in column] for column in pairs]
         async with self._time_limit():
             attention = await self._submit(Attend(), columns, client)
         return list(zip(*columns, attention, strict=True))
@@ -216,18 +218,18 @@ class Service:
             raise RequestError(503, f"{late} {cure}") from error
 
     async def _submit(self, work, columns, client):
-        """Returns what some `Work` finds for each row of `columns`.
+        """Returns the answer of some `Work` for each row of `columns`.
 
         A few lines may have more pieces than the queue has room for, so at most `max_lines` rows
         are submitted at once.
         """
         values = list(zip(*columns, strict=True))
         rows = [Row(work, sum(map(len, value)), value) for value in values]
-        most = self.limits.max_lines
+        step = self.limits.max_lines
         answers: list[Any] = []
         try:
-            for start in range(0, len(rows), most):
-                answers += await self._batcher.submit(rows[start : start + most], client)
+            for start in range(0, len(rows), step):
+                answers += await self._batcher.submit(rows[start : start + step], client)
             return answers
         except QueueFull as error:
             waiting = f"{self._batcher.queue_length} lines wait for the model."
@@ -252,7 +254,7 @@ class Service:
         return translator, Translator(translator.engine, **settings)
 
     def _run_batch(self, work, values):
-        """Runs rows of equal `Work`; `values` have the ids of each."""
+        """Runs rows of equal `Work`; `values` are the token ids of each row."""
         self.metrics.rows.labels(work.name).inc(len(values))
         self.metrics.batch_rows.observe(len(values))
         with _request_errors():

@@ -21,7 +21,7 @@ from keras_transformer.serving.service import Service
 
 LONGEST_ALIGNED = 256  # tokens: longer alignments are unreadable as a picture
 FLOAT32_MAX = 3.4028234663852886e38
-# The values in JSON, what errors call them, and what pads the shorter rows of an answer.
+# dtype -> name in errors, types of the values in JSON, padding of the shorter rows of an answer.
 KINDS: dict[str, tuple[str, Any, Any]] = {
     "string": ("text", str, ""),
     "float32": ("numbers", int | float, None),
@@ -172,21 +172,23 @@ def to_json(rows: list, spec: Spec) -> list:
 
 
 def _longest(rows, axes):
-    """Returns the greatest lengths of the lists in `rows`, then of those in these, `axes` times."""
+    """Returns the length of the longest row on each of the next `axes` levels of nested lists."""
     if not axes:
         return []
-    below = [value for row in rows for value in row]
-    return [max(map(len, rows), default=0), *_longest(below, axes - 1)]
+    inner_rows = [value for row in rows for value in row]
+    return [max(map(len, rows), default=0), *_longest(inner_rows, axes - 1)]
 
 
 def _padded(value, shape, padding):
+    """Returns nested lists padded to a shape; numbers that are not finite are `None`."""
     if not shape:
         return None if isinstance(value, float) and not math.isfinite(value) else value
-    size, *rest = shape
-    missing = padding
-    for length in reversed(rest):
-        missing = [missing] * length
-    return [_padded(item, rest, padding) for item in value] + [missing] * (size - len(value))
+    size, *item_shape = shape
+    filler = padding
+    for length in reversed(item_shape):
+        filler = [filler] * length
+    items = [_padded(item, item_shape, padding) for item in value]
+    return items + [filler] * (size - len(value))
 
 
 def _has_length(value):
@@ -203,28 +205,27 @@ async def _serving_default(service, client, text):
 
 async def _translate_n_best(service, client, text, **options):
     """Lines with the same options are one request of the service."""
-    most = service.translator.settings.max_hypotheses
-    places: dict[tuple, list[int]] = {}
-    for number, asked in enumerate(zip(*options.values(), strict=True)):
-        places.setdefault(asked, []).append(number)
+    max_hypotheses = service.translator.settings.max_hypotheses
+    groups: dict[tuple, list[int]] = {}  # values of the options -> numbers of the lines
+    for number, values in enumerate(zip(*options.values(), strict=True)):
+        groups.setdefault(values, []).append(number)
 
-    async def translate(asked, numbers):
-        arguments = dict(zip(options, asked, strict=True))
+    async def translate(values, numbers):
+        arguments = dict(zip(options, values, strict=True))
         return await service.translate(
             [text[number] for number in numbers],
             client,
-            n_best=min(max(arguments["n_best"], 1), most),
+            n_best=min(max(arguments["n_best"], 1), max_hypotheses),
             target_prefix=arguments["target_prefix"] or None,
             **{name: arguments.get(name) or None for name in LANGUAGES},
             alpha=SearchSettings.rule("alpha").nearest(arguments["alpha"]),
             max_length=SearchSettings.rule("max_length").nearest(arguments["max_length"]),
         )
 
-    requests = [translate(asked, numbers) for asked, numbers in places.items()]
-    groups = await asyncio.gather(*requests)
+    requests = [translate(values, numbers) for values, numbers in groups.items()]
     answers: list[Any] = [None] * len(text)
-    for numbers, of_group in zip(places.values(), groups, strict=True):
-        for number, ranks in zip(numbers, of_group, strict=True):
+    for numbers, lines in zip(groups.values(), await asyncio.gather(*requests), strict=True):
+        for number, ranks in zip(numbers, lines, strict=True):
             by_rank = [(h.text, h.score, len(h.tokens), h.unfinished) for h in ranks]
             of_line = ranks[0].dropped_tokens > 0, ranks[0].protected
             answers[number] = *zip(*by_rank, strict=True), *of_line
@@ -258,7 +259,7 @@ async def _align(service, client, text, target):
     source_names, target_names = (
         tokenizer.vocabulary for tokenizer in service.translator.tokenizers
     )
-    attended = await service.attend(text, target, LONGEST_ALIGNED, client)
+    alignments = await service.attend(text, target, LONGEST_ALIGNED, client)
     return [
         (
             scores.tolist(),
@@ -267,7 +268,7 @@ async def _align(service, client, text, target):
             len(source_ids),
             len(target_ids),
         )
-        for source_ids, target_ids, scores in attended
+        for source_ids, target_ids, scores in alignments
     ]
 
 
@@ -276,10 +277,10 @@ async def _search_tree(service, client, text):
     vocabulary = service.translator.target_tokenizer.vocabulary
     answers = []
     for tree in await service.search_tree(text, client):
-        is_there = tree.log_probs != -math.inf
+        is_filled = tree.log_probs != -math.inf  # an empty beam slot has no token
         tokens = [
-            [vocabulary[i] if there else "" for i, there in zip(*step, strict=True)]
-            for step in zip(tree.token_ids.tolist(), is_there.tolist(), strict=True)
+            [vocabulary[i] if filled else "" for i, filled in zip(*step, strict=True)]
+            for step in zip(tree.token_ids.tolist(), is_filled.tolist(), strict=True)
         ]
         numbers = tree.parents, tree.log_probs, tree.is_winner
         answers.append((tokens, *(array.tolist() for array in numbers)))

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from keras_transformer.serving.signature import signatures_of
 
 HERE = Path(__file__).parent
-# The page is one file: nothing is loaded from elsewhere, and nothing else on the server is run.
+# The page is one file. It may call this server, and loads nothing from elsewhere.
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; connect-src 'self'; "
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:",
@@ -46,16 +46,16 @@ async def model_card(request: Request) -> JSONResponse:
     """The model card, the name of the model and the limits of the server."""
     service = request.app.state.service
     signatures = signatures_of(service.translator)
-    own = {
+    server_fields = {
         "model": service.name,
         "limits": dataclasses.asdict(service.limits),
         "signatures": {name: signature.described() for name, signature in signatures.items()},
     }
-    return JSONResponse(service.card | own)
+    return JSONResponse(service.card | server_fields)
 
 
 async def openapi(request: Request) -> JSONResponse:
-    """This description."""
+    """The description of all routes, as OpenAPI."""
     return JSONResponse(description())
 
 

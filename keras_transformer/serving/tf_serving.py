@@ -15,8 +15,8 @@ PATH = "/v1/models/{name}"
 
 
 async def status(request: Request) -> JSONResponse:
-    """Status, as TensorFlow Serving's."""
-    if request.url.path.endswith(":predict"):  # a GET of the path that POST has
+    """The status of the model, in TensorFlow Serving's form."""
+    if request.url.path.endswith(":predict"):  # GET of the path of `predict`
         raise HTTPException(405, headers={"Allow": "POST"})
     _service(request)
     state = "AVAILABLE" if request.app.state.service.is_ready else "UNLOADING"
@@ -26,7 +26,7 @@ async def status(request: Request) -> JSONResponse:
 
 
 async def predict(request: Request) -> JSONResponse:
-    """Call a signature, by rows (`instances`) or by columns (`inputs`), as TensorFlow Serving's."""
+    """Calls a signature with rows (`instances`) or columns (`inputs`)."""
     service, body = _service(request), await json_object(request)
     by_row = "instances" in body
     if by_row == ("inputs" in body):
@@ -65,7 +65,7 @@ def _service(request):
 
 
 def _columns(signature, rows, limits):
-    """Returns the values of each input by its name; rows that are no objects, as they are."""
+    """Returns the values of each input by its name; rows without names are returned unchanged."""
     if not isinstance(rows, list):
         raise RequestError(400, "`instances` must be a list.", rows)
     limits.check_lines(len(rows))

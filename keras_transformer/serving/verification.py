@@ -1,4 +1,4 @@
-"""Replays the examples of an exported folder, on this machine with its versions."""
+"""Replays the examples of an exported folder, to verify it with the libraries installed here."""
 
 import json
 import math
@@ -21,7 +21,7 @@ class Verified(NamedTuple):
     Attributes:
         text: str.
         expected: str, the translation of the example.
-        translation: str, that of the model.
+        translation: str, the translation by the model.
         difference: float, of the scores; 0 if neither is a number, inf if only one is.
     """
 
@@ -40,7 +40,7 @@ def verify(translator: Translator, folder: types.Path) -> Iterator[Verified]:
     """Yields each line of `examples.jsonl` with what the model beside it answers.
 
     Args:
-        translator: that of the folder.
+        translator: the translator of the folder.
         folder: path of the folder.
 
     Raises:

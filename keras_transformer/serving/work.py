@@ -25,8 +25,8 @@ class Work:
 
         Args:
             translator: `Translator`.
-            rows: a tuple for each, of int arrays: the ids of its source and, if the work needs
-                them, of its target.
+            rows: for each row a tuple of int arrays: the ids of the source and, if the work needs
+                them, the ids of the target.
         """
         pad_token_id = translator.engine.config.pad_token_id
         columns = [pad_rows(column, pad_token_id) for column in zip(*rows, strict=True)]

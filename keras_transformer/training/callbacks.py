@@ -114,7 +114,7 @@ class AveragedWeights(keras.callbacks.Callback):
             variable.assign(average.numpy())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self.on_test_begin()  # Keras has not called it if there is no validation
+        self.on_test_begin()  # without validation, Keras does not call it
 
     def give_back(self) -> None:
         """Restores the weights that the average replaced."""
@@ -125,10 +125,10 @@ class AveragedWeights(keras.callbacks.Callback):
 
 
 class DatasetEpoch(keras.callbacks.Callback):
-    """Sets a dataset to the epoch at which `fit` begins: `initial_epoch`, or that of a backup.
+    """Sets a dataset to the epoch at which `fit` begins: `initial_epoch`, or the epoch of a backup.
 
-    If `fit` begins at epoch 0, the dataset continues where it is, so that a second `fit` has other
-    orders.
+    If `fit` begins at epoch 0, the dataset keeps its position, so that a second `fit` gets the
+    batches in other orders.
 
     Args:
         stream: `BatchStream` of the dataset.

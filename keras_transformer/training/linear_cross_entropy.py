@@ -183,8 +183,8 @@ def _values_of_chunks(chunks, kernel, num_tokens, gradients, r_drop):
     The list has four tensors `(N,)`: log-sum-exp of the logits, logit of the label, most probable
     row, and divergence from the other pass, which is 0 without R-Drop. `gradients.of_hidden` adds
     the gradient with respect to the hidden states, `(N, D)`. The gradient with respect to the
-    kernel is `(V, D)`, or a scalar 0 if it is not needed. Both gradients are float32, of the
-    weighted sum of log-sum-exp and, times `r_drop / 2`, divergence.
+    kernel is `(V, D)`, or a scalar 0 if it is not needed. Both are float32 gradients of the
+    weighted sum over the tokens of `log-sum-exp + r_drop / 2 * divergence`.
     """
     transposed = ops.transpose(kernel)
 
@@ -192,10 +192,11 @@ def _values_of_chunks(chunks, kernel, num_tokens, gradients, r_drop):
         hidden, labels, weights = chunk
         logits = ops.cast(ops.matmul(hidden, transposed), "float32")
         probabilities = ops.softmax(logits)
-        classes = _argmax(logits)  # their probabilities did not underflow
+        classes = _argmax(logits)
+        # The probability of the most probable class cannot underflow.
         log_sums = _pick(logits, classes) - ops.log(_pick(probabilities, classes))
         divergences = ops.zeros_like(log_sums)
-        grad_logits = probabilities  # of log-sum-exp; without the weights of the tokens
+        grad_logits = probabilities  # the gradient of log-sum-exp; not weighted
         if r_drop:
             divergences, slopes = _divergences(logits - log_sums[:, None], probabilities)
             grad_logits = probabilities + r_drop / 2 * slopes

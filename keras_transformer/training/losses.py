@@ -206,4 +206,4 @@ def class_indices(labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     labels = ops.cast(labels, "int32")
     indices = ops.clip(labels, 0, num_classes - 1)
     outside = ops.where(ops.equal(labels, indices), 0.0, float("nan"))
-    return indices, ops.cast(outside, "float32")  # whatever `floatx` is
+    return indices, ops.cast(outside, "float32")  # with any `floatx`

@@ -154,10 +154,14 @@ class TrainingStep(Base):
     `hidden @ output_kernel^T + output_bias`, where `hidden` `(B, T, D)` is what its `call` returns
     with `return_hidden=True`, and `output_bias` has the shape `(V,)` or is `None`. Loss, gradient
     and metrics are then computed without the logits, only for tokens that count; the results are
-    the same. The step computes the logits instead, and logs the reason once, if `compile` was given
-    another loss than `SmoothedCrossEntropy` or other metrics than `TokenAccuracy` and `Perplexity`;
-    with float16; if a subclass overrides `call`, `compute_loss` or `compute_metrics`; on TensorFlow
-    with `jit_compile`; and on several JAX devices.
+    the same. In these cases, the step computes the logits instead, and logs the reason once:
+
+    - `compile` was given another loss than `SmoothedCrossEntropy`, or other metrics than
+      `TokenAccuracy` and `Perplexity`;
+    - a subclass overrides `call`, `compute_loss` or `compute_metrics`;
+    - the model computes in float16;
+    - on TensorFlow, `jit_compile` is set;
+    - several JAX devices are used.
 
     Attributes:
         accumulation_steps: number of micro-batches that each replica's rows are split into, to save
@@ -229,20 +233,20 @@ class TrainingStep(Base):
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of `compile`, and the attributes of the step that were set."""
-        fetch_weights(self)  # those of the optimizer, such as a learning rate
+        fetch_weights(self)  # for variables of the optimizer, such as a learning rate
         config = super().get_compile_config()
         names = "accumulation_steps", "r_drop", "fused_loss"
         attributes = {name: getattr(self, name) for name in names if f"_{name}" in vars(self)}
         return {**config, "step": attributes} if config and attributes else config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles the model as the one that was saved, and sets the same attributes."""
+        """Compiles the model with saved arguments, and sets the saved attributes of the step."""
         config = dict(config)
         for name, value in config.pop("step", {}).items():
             setattr(self, name, value)
         super().compile_from_config(config)
 
-    # === What Keras calls inside its training methods ===
+    # === Overridden methods that Keras calls in its training methods ===
 
     def _resolve_auto_jit_compile(self):
         # Off by default on TensorFlow: XLA would compile each of the many batch shapes.
@@ -254,9 +258,10 @@ class TrainingStep(Base):
         return super()._make_function(step_function, *args, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds optimizer and metrics under a strategy of TensorFlow; elsewhere, `fit` does.
+        """Builds optimizer and metrics under a strategy of TensorFlow; otherwise, `fit` does.
 
-        From the shapes of the data: Keras's method reads a batch, which a generator would lose.
+        Reads only the shapes of the data: Keras's method reads a batch, which a generator would
+        lose.
         """
         if self._distribute_strategy is not None:
             if data_batch is None:
@@ -267,7 +272,7 @@ class TrainingStep(Base):
     def _symbolic_build(self, iterator=None, data_batch=None):
         """Checks the shapes of a batch before Keras builds loss and metrics with it."""
         if data_batch is None and self._compile_loss is not None and not self._compile_loss.built:
-            for _, _, batches in iterator:  # as Keras does; `fit` resets the iterator after it
+            for _, _, batches in iterator:  # as in Keras; `fit` then resets the iterator
                 data_batch = batches[0] if isinstance(batches, list | tuple) else next(batches)
                 break
         if data_batch is not None:
@@ -290,7 +295,7 @@ def _prepared_callbacks(model, arguments):
     check_callbacks(callbacks, model.optimizer)
     stream = getattr(arguments.get("x"), "stream", None)  # of a dataset of `make_dataset`
     if stream is not None:
-        # First: `RunKeeper` then moves the dataset to a batch of the epoch.
+        # In front, because `RunKeeper` then moves the dataset to a batch within the epoch.
         callbacks.insert(0, DatasetEpoch(stream))
         arguments["callbacks"] = argument if is_callback_list else callbacks
     return callbacks

@@ -18,7 +18,7 @@ from keras_transformer.training.optimizers import build_optimizer, optimizer_of
 from keras_transformer.types import Path
 
 PARTS = ("model", "optimizer", "metrics")
-TRAINED = "trained"  # in place of "model": without the weights that are frozen
+TRAINED = "trained"  # in place of "model", to leave out frozen weights
 
 
 def model_state(model: keras.Model, parts: Collection[str] = PARTS) -> dict[str, np.ndarray]:
@@ -35,8 +35,8 @@ def model_state(model: keras.Model, parts: Collection[str] = PARTS) -> dict[str,
         - `model/<path>`: weights, and the states of random number generators, which Keras does not
           save;
         - `trained/<path>`: the same, without weights that are frozen;
-        - `optimizer/<path>`: only if the optimizer is built. The path has no counter: `adam`, where
-          Keras may have `adam_1`;
+        - `optimizer/<path>`: only if the optimizer is built. The path begins with `adam` also for
+          an optimizer that Keras has numbered, such as `adam_1`;
         - `metrics/<name>/<index>`.
 
     Raises:
@@ -91,8 +91,8 @@ def restore_model_state(
 ) -> None:
     """Restores what `model_state` returned. On an error, nothing is changed.
 
-    The optimizer is built if it has not been built yet. Keras builds compiled metrics with the
-    first batch, in `fit` before `on_train_begin`: restore `"metrics"` after that.
+    The optimizer is built if it has not been built yet. Restore `"metrics"` only after Keras has
+    built the compiled metrics: with the first batch, in `fit` before `on_train_begin`.
 
     Args:
         model: a model built and compiled as the saved one.
@@ -111,7 +111,7 @@ def restore_model_state(
 
 
 def _renamed(saved, variables, parts):
-    """Returns the saved values of some parts, by the model's names if only numbers differ."""
+    """Returns the saved values of some parts, renamed as in the model if only numbers differ."""
     saved = {name: value for name, value in saved.items() if name.split("/")[0] in parts}
     if saved.keys() == variables.keys():
         return saved
@@ -126,7 +126,7 @@ def unnumbered(name: str) -> str:
 
 
 def _state_variables(model, parts):
-    """Returns the variables of some parts, by their names in what `model_state` returns."""
+    """Returns the variables of some parts by the names that `model_state` gives them."""
     if not set(parts) <= {*PARTS, TRAINED}:
         raise ValueError(f"`parts` must be some of {(*PARTS, TRAINED)}. Received: {parts=}")
     of_metrics = {id(v) for v in model.metrics_variables}
@@ -179,8 +179,8 @@ def save_model(model: keras.Model, path: Path) -> None:
 
 @contextlib.contextmanager
 def _emptied(folder):
-    """Yields a new, empty folder, and deletes it at the end; a killed process may have left one."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Yields a new, empty folder, and deletes it at the end."""
+    shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left it
     folder.mkdir()
     try:
         yield folder

@@ -52,7 +52,7 @@ class Tokens(NamedTuple):
     """Some tokens of a batch, without its axes of rows and positions.
 
     Attributes:
-        hidden: float tensor `(N, D)`, hidden states; `(N, 2 D)` with those of two passes.
+        hidden: float tensor `(N, D)`, hidden states; `(N, 2 D)` if there are two passes.
         labels: int32 tensor `(N,)`.
         sample_weight: float32 tensor `(N,)`.
     """
@@ -342,7 +342,7 @@ def _num_real(rows):
 
 
 def _check_labels(labels, num_classes):
-    """Raises an error for a label outside the vocabulary, on TensorFlow also in a graph."""
+    """Raises an error for a label outside the vocabulary, also in a graph. Only on TensorFlow."""
     lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
     rule = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"
     is_valid = (lowest >= 0) & (highest < num_classes)

@@ -83,7 +83,7 @@ class Adam(keras.optimizers.Adam):
             super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def _update_vectors(self, gradients, variables, learning_rate):
-        """Makes the update of Keras's `Adam.update_step`, of all variables as one vector."""
+        """Updates all variables as one vector, with the formulas of Keras's `Adam.update_step`."""
         dtype = variables[0].dtype
         step = ops.cast(self.iterations + 1, dtype)
         beta_1_power = ops.power(ops.cast(self.beta_1, dtype), step)
@@ -141,8 +141,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         hidden_dim: the model's width `D`.
         warmup_steps: number of updates until the peak of the rate. Defaults to `4000`.
         scale: factor on the paper's rate. Defaults to `1.0`.
-        minimum: the rate does not decay below this one. Must be at most the peak, the rate of
-            update `warmup_steps`. Defaults to `0.0`.
+        minimum: the rate does not decay below this one. It must be at most the peak: the rate at
+            `warmup_steps`. Defaults to `0.0`.
 
     Raises:
         ValueError: if a number is out of range.

@@ -19,7 +19,7 @@ else:
 
 
 class KeptState(Model):
-    """Mixin to list before `keras.Model`: training that fails leaves the model its weights.
+    """Mixin to list before `keras.Model`: the model keeps its weights if training fails.
 
     Keras takes the weights out of the variables, and a compiled step overwrites them. So the state
     after each step is kept where `jax_state_sync` finds it. A Ctrl-C between a compiled step and
@@ -69,7 +69,7 @@ class KeptState(Model):
             if not any(part.is_lost() for part in flat):
                 super().jax_state_sync()
             if self._jax_state_synced:
-                for part in flat:  # else `fit` would hold them until the end of its next update
+                for part in flat:  # otherwise `fit` would hold the memory until its next update
                     part.release()
                 object.__setattr__(self, "_jax_state", None)
 
@@ -81,7 +81,7 @@ def _flat(model, state):
     """
     optimizer = without_loss_scaling(model.optimizer)
     all_moments = optimizer.moments if isinstance(optimizer, Adam) else ()
-    position_of = {id(variable): at for at, variable in enumerate(model.optimizer.variables)}
+    position_of = {id(variable): n for n, variable in enumerate(model.optimizer.variables)}
     groups = []
     for moments in all_moments:
         # Keras has `None` for variables that it overwrites by their gradient, as float8 needs.

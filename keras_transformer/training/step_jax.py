@@ -39,9 +39,9 @@ def train_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any
         return scaled, (loss, _values(model, scope))
 
     def add_micro_batch(sums, rows):
-        gradients, total, values = sums
-        share, (loss, values) = jax.grad(loss_share, has_aux=True)(trainable, values, rows)
-        return jax.tree.map(jnp.add, gradients, share), total + loss, values
+        gradient_sums, loss_sum, values = sums
+        gradients, (loss, values) = jax.grad(loss_share, has_aux=True)(trainable, values, rows)
+        return jax.tree.map(jnp.add, gradient_sums, gradients), loss_sum + loss, values
 
     zeros = jax.tree.map(jnp.zeros_like, trainable)
     sums = zeros, jnp.zeros(()), (non_trainable, of_metrics)
@@ -106,7 +106,8 @@ def _fold(add, sums, rows, number):
     num_stacked = size * num_full_parts
 
     def stack(tensor):
-        # (B, ...) -> (parts, size, ...). Part k has the rows k, k + parts, ..., of all devices.
+        # (B, ...) -> (parts, size, ...). Part k has the rows k, k + parts, ..., so that it has
+        # rows of all devices.
         shape = (size, num_full_parts, *tensor.shape[1:])
         return jnp.moveaxis(tensor[:num_stacked].reshape(shape), 1, 0)
 
@@ -153,10 +154,9 @@ def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) 
 def _fill_up(data, devices):
     """Fills up batches to a multiple of the number of devices, if the data are batches already.
 
-    Such data are a `tf.data.Dataset`, or what `make_dataset` returns: an adapter of Keras. JAX
-    needs equally many rows on each device. The step drops the added rows again. The number of real
-    rows must be static in the compiled step, so a fourth element of the batch has it in its shape,
-    `(devices, rows)`.
+    Such data are a `tf.data.Dataset`, or an adapter of Keras, which `make_dataset` returns. JAX
+    needs equally many rows on each device. The step drops the added rows again. For this, the
+    number of real rows must be static: the batch gets a fourth element of shape `(devices, rows)`.
     """
     tf = sys.modules.get("tensorflow")
     if tf is not None and isinstance(data, tf.data.Dataset):

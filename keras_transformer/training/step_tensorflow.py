@@ -20,8 +20,8 @@ from keras_transformer.training.workers import num_workers
 def train_step(model: keras.Model, data: Any) -> dict[str, tf.Tensor]:
     """Makes one update with a replica's part of a batch; returns loss and metrics so far."""
     rows, replicas = _to_rows(model, data), num_replicas(model)
-    # Without the dependency, the counters of optimizer and dropout advance once more when the
-    # dataset ends: they do not read the batch, so TensorFlow may run them before it.
+    # The counters of optimizer and dropout do not depend on the batch. Without the control
+    # dependency, TensorFlow may advance them once more before it finds that the dataset has ended.
     with tf.control_dependencies(keras.tree.flatten(rows[:3])):
         divisors = _sum_over_replicas(objective.divisors(model, rows, replicas))
         gradients, loss = _sum_over_replicas(_gradients(model, rows, divisors))
@@ -119,23 +119,23 @@ def split_rows(dataset: tf.data.Dataset, strategy: tf.distribute.Strategy) -> An
     replicas = strategy.num_replicas_in_sync
 
     def worker_dataset(context):
-        local = replicas // context.num_input_pipelines
-        first = local * context.input_pipeline_id
+        count = replicas // context.num_input_pipelines  # shards of this worker
+        first = count * context.input_pipeline_id
 
-        def own_rows(num_rows):
+        def rows_of_worker(num_rows):
             size = -(-num_rows // replicas)
-            return slice(first * size, (first + local) * size)
+            return slice(first * size, (first + count) * size)
 
-        def own_shards(*batch):
+        def shards_of_worker(*batch):
             is_real = tf.fill(tf.shape(keras.tree.flatten(batch)[0])[:1], True)
             shards = keras.tree.map_structure(
-                lambda rows: shard_rows(rows, replicas)[first : first + local], (batch, is_real)
+                lambda rows: shard_rows(rows, replicas)[first : first + count], (batch, is_real)
             )
             return tf.data.Dataset.from_tensor_slices(shards)
 
-        # A dataset of `make_dataset` reads no rows of other workers.
-        batches = dataset.of_worker(own_rows) if hasattr(dataset, "of_worker") else dataset
-        return batches.flat_map(own_shards).map(_select_rows)
+        # A dataset of `make_dataset` does not read the rows of other workers.
+        batches = dataset.of_worker(rows_of_worker) if hasattr(dataset, "of_worker") else dataset
+        return batches.flat_map(shards_of_worker).map(_select_rows)
 
     # No prefetching to the devices: Keras creates iterators that it never reads. Prefetching would
     # read batches for them, and `BatchStream` would count these as consumed.
@@ -218,8 +218,8 @@ def _split(data, strategy):
 def make_function(model: keras.Model, step: Callable) -> Callable:
     """Returns the function that runs `steps_per_execution` steps on several replicas.
 
-    Under replicas, Keras cannot run several steps, and under workers it averages the logs over an
-    axis that they do not have.
+    Keras's own function cannot run several steps on replicas, and on several workers it averages
+    the logs over an axis that they do not have.
     """
     strategy = model.distribute_strategy
 

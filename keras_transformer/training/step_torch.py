@@ -49,5 +49,5 @@ def test_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
 
 
 def call_keras(method: Any, model: keras.Model, arguments: dict[str, Any]) -> Any:
-    """Calls a training method of `keras.Model`; other backends use `model` to prepare it."""
+    """Calls a training method of `keras.Model`. Only the other backends need `model`."""
     return method(**arguments)

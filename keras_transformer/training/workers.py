@@ -1,4 +1,4 @@
-"""The workers that train together. On JAX and PyTorch there is one, with the devices it has."""
+"""The workers that train together. On JAX and PyTorch there is only one, with its own devices."""
 
 import contextlib
 from collections.abc import Iterator
@@ -48,10 +48,10 @@ def raise_worker_lost(strategy: Strategy) -> Iterator[None]:
         return
     from tensorflow import errors
 
-    lost = "UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"
+    names = "UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"
     try:
         yield
-    except tuple(getattr(errors, name) for name in lost) as error:
+    except tuple(getattr(errors, name) for name in names) as error:
         lines = error.message.splitlines() or [type(error).__name__]
         reason = next((line for line in lines if "aborted" in line), lines[0])
         raise WorkerLostError(
@@ -79,9 +79,12 @@ def sum_over_workers(strategy: Strategy, value: float) -> float:
         return value
     import tensorflow as tf
 
-    local = len(strategy.extended.worker_devices)
-    # One replica of each worker adds the value: fractions from all replicas would be rounded.
-    parts = strategy.experimental_distribute_values_from_function(
-        lambda at: tf.constant(0.0 if at.replica_id_in_sync_group % local else value, tf.float64)
-    )
+    replicas_of_worker = len(strategy.extended.worker_devices)
+
+    # The first replica of a worker has the value: fractions on all replicas would be rounded.
+    def value_of_replica(context):
+        is_first = context.replica_id_in_sync_group % replicas_of_worker == 0
+        return tf.constant(value if is_first else 0.0, tf.float64)
+
+    parts = strategy.experimental_distribute_values_from_function(value_of_replica)
     return float(strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None))
