@@ -93,7 +93,10 @@ class LineReader:
         split = "lines" if is_whole else settings.split
         protect = () if is_whole else tuple(settings.protect or ())
         has_tags = bool(self.languages)
-        masks = [self._mask(protect, token_id) for token_id in language_ids or [None] * len(texts)]
+        if language_ids:
+            masks = [self._mask(protect, token_id) for token_id in language_ids]
+        else:
+            masks = [self._mask(protect, None)] * len(texts)
         lines = [
             Line.read(text, split, has_tags, mask_line, symbols)
             for text, mask_line in zip(texts, masks, strict=True)
