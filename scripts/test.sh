@@ -90,9 +90,11 @@ if [ -n "$long" ]; then
     slowest+=(tests/runs/test_backend_runs.py tests/test_notebooks.py tests/test_packaging.py)
     echo "Long tests:"
     long_on tensorflow -m long tests "${slowest[@]/#/--ignore=}"
-    # JAX compiles each shape: of the cases marked `long`, it gets those of the update.
+    # JAX compiles each shape: of the cases marked `long`, it gets those of the update, and of the
+    # search those that are short elsewhere.
     long_on jax -m "not long" "${details[@]}"
     long_on jax -m long "${update[@]}" "${translator[@]}"
+    long_on jax -m slow_on_jax "${search[@]}" "${others[@]}"
     long_on torch "${details[@]}"
     long_on torch -m long "${contract[@]}" "${search[@]}" "${translator[@]}" "${others[@]}"
     long_on tensorflow -m long "${slowest[@]}"

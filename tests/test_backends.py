@@ -49,6 +49,7 @@ else:
 """
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow_only  # it starts a process with a backend of its own
 def test_without_tensorflow_one_line_says_what_to_install(tmp_path):
     def run_command(*words):

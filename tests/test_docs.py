@@ -95,6 +95,7 @@ def words_of(text):
     return " ".join(re.findall(r"\w+", text))
 
 
+@pytest.mark.long
 @pytest.mark.tensorflow_only
 def test_every_line_of_a_public_docstring_is_on_its_page(site):
     pages = {}

@@ -177,7 +177,9 @@ def test_translate_prints_the_same_texts(folders, translators, expected, engine,
         assert ran.stdout == "".join(rows), row
 
 
-@pytest.mark.parametrize("engine", ENGINES[1:])
+@pytest.mark.parametrize(
+    "engine", [ENGINES[1], *(pytest.param(name, marks=pytest.mark.long) for name in ENGINES[2:])]
+)
 def test_the_server_answers_the_same_texts(translators, expected, engine):
     """Settings of text are those of the server; what differs by line is in the request."""
     of_text = kt.TextSettings.__dataclass_fields__.keys()
@@ -266,6 +268,7 @@ def test_folder_that_a_killed_export_moved_away_is_restored(killed, folders, tmp
     assert read_card(path, kind) == old
 
 
+@pytest.mark.long
 def test_command_says_where_a_folder_is_that_cannot_be_restored(killed, tmp_path, monkeypatch):
     _, parent = killed
     path = shutil.copytree(parent, tmp_path / "exports") / "killed"

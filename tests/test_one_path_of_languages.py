@@ -152,6 +152,7 @@ def test_the_server_answers_the_texts_of_the_engine(translators, answers, engine
         assert response.status_code == 400 and "of the model" in response.json()["error"]
 
 
+@pytest.mark.long
 def test_the_exported_graph_answers_the_texts_of_the_run(folders, answers, translators):
     """By the codes of the model alone."""
     import tensorflow as tf

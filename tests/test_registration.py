@@ -85,7 +85,7 @@ def registered_in_the_source():
     [
         (KERAS_FIRST, run),  # a process in which Keras is imported already
         (KERAS_LATER, subprocess.run),
-        (TWO_THREADS, subprocess.run),
+        pytest.param(TWO_THREADS, subprocess.run, marks=pytest.mark.long),
     ],
     ids=["Keras first", "Keras later", "two threads"],
 )

@@ -83,6 +83,7 @@ def test_hypotheses_and_scores_printed_are_the_translators(folder):
     assert unnumbered.stdout == "".join(f"{line}\n" for line in best)
 
 
+@pytest.mark.long
 def test_several_runs_translate_as_an_ensemble_of_equal_vocabularies(folder, tmp_path):
     import keras_transformer as kt
 

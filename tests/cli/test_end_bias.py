@@ -38,6 +38,7 @@ def caught(monkeypatch, format):
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("format", "rules"),
     [("ctranslate2", RULES), pytest.param("saved_model", {}, marks=pytest.mark.long)],

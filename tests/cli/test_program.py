@@ -53,6 +53,7 @@ def test_export_and_vocabulary_write_what_they_name(folder):
     assert ran.stdout.strip() == "joint.model: 300 tokens", ran.stderr
 
 
+@pytest.mark.long
 def test_export_counts_the_examples_that_ctranslate2_translates_otherwise(folder, tmp_path):
     from keras_transformer import load_run, load_translator
 

@@ -146,7 +146,7 @@ def use_everywhere(source, target, folder):
         assert (written / "model.bin").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slow_on_jax
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 @pytest.mark.parametrize("make", [Characters, pytest.param(opus, marks=pytest.mark.long)])

@@ -220,7 +220,7 @@ class Outputs(tf.Module):
         return {"ids": ids, "texts": texts, "tokens": tokens}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("is_slow", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_saved_model_holds_the_whole_tokenizer(is_slow, tmp_path):
     tokenizers = []

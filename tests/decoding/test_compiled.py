@@ -80,6 +80,7 @@ def test_translations_are_the_same_and_follow_training(translator):
         assert by_xla(LINES, batch_sentences=4) == expected and any(expected)
 
 
+@pytest.mark.long
 def test_only_what_was_asked_for_is_compiled(translator, monkeypatch):
     shapes = []
 

@@ -40,14 +40,20 @@ def pair(tmp_path_factory):
 
 CALLS = {
     "beam": {},
-    "greedy": {"beam_size": 1},
-    "no penalty": {"length_penalty": None},
     "each line has a bound of its own": {"length_ratio": 0.2, "extra_length": 2, "alpha": 1.5},
     "prefixes": {"target_prefix": PREFIXES},
 }
+LONG_CALLS = {"greedy": {"beam_size": 1}, "no penalty": {"length_penalty": None}}
 
 
-@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        *CALLS.values(),
+        *(pytest.param(call, marks=pytest.mark.long) for call in LONG_CALLS.values()),
+    ],
+    ids=[*CALLS, *LONG_CALLS],
+)
 def test_hypotheses_are_those_of_translator(pair, options):
     ours, engine = pair
     n_best = options.get("beam_size", 3)

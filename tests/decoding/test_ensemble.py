@@ -38,7 +38,7 @@ def mean_probabilities(models, sources):
     return found.reshape(len(sources), len(PREFIXES), LENGTH, V)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [*(pytest.param(n, marks=pytest.mark.long) for n in (1, 2)), 3])
 def test_search_of_an_ensemble_is_enumeration_with_mean_probabilities(number):
     models = [model(seed, num_encoder_layers=1 + seed % 2) for seed in range(number)]
     sources = np.concatenate([padded_ids([4], V, seed=seed) for seed in range(CASES)])

@@ -150,6 +150,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("name", PAIRS)
 def test_processor_is_its_plain_statement(name):
     """On hypotheses of up to 7 tokens from a vocabulary of 4, so that they repeat themselves."""

@@ -190,6 +190,7 @@ def test_symbols_that_the_model_drops_or_doubles_are_noticed(copier, settings):
         assert all(best.text.count(span) == line.count(span) for span in spans)
 
 
+@pytest.mark.long
 def test_lines_whose_text_is_lost_are_cut(copier):
     lines = COPIED[:2] + COPIED[5:]
     found = copier(lines, n_best=2)

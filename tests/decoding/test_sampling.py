@@ -52,6 +52,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_drawn_tokens_have_the_probabilities_of_the_model(name):
     """20,000 draws of two tokens, of which the second depends on the first."""
@@ -77,6 +78,7 @@ def test_drawn_tokens_have_the_probabilities_of_the_model(name):
     assert chi_square < len(likely) + 6 * math.sqrt(2 * len(likely))
 
 
+@pytest.mark.slow_on_jax
 def test_same_seed_draws_the_same():
     make, _ = SAMPLERS["top k"]
     models, max_lengths = RandomModels("any", 7, 30, 40, 12), [12] * 30

@@ -71,6 +71,7 @@ def test_rewrites_that_the_command_line_leaves_out_change_no_bit(exported):  # n
     assert [used[name] for name in OTHER_REWRITES] == [False] * len(OTHER_REWRITES)
 
 
+@pytest.mark.long
 def test_answers_are_those_of_translator(exported):  # noqa: F811
     translator, folder = exported
     pairs = ["one", "", "two hundred"], ["eins", "zwei", ""]

@@ -145,6 +145,7 @@ def test_long_sentences_end_at_different_steps(beam_size, stopping):
     assert found.token_ids.shape[2] == max(found.lengths.max(), 0)
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("stopping", ["exhaustive", "first_beams"])
 def test_sentence_is_searched_alike_in_every_batch(stopping):
     models = RandomModels("any", 3, 20, 5, 6)
@@ -253,6 +254,7 @@ RULES = [
 ]
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("logits, max_length, options, tokens, scores, steps", RULES)
 def test_rule(logits, max_length, options, tokens, scores, steps):
     taken, result = steps_taken(logits, max_length, **options)
@@ -292,6 +294,7 @@ def test_length_of_a_sentence_that_was_cut_counts_all_its_tokens():
     assert are_close(scores[1, 0], (3 * log_prob - math.log1p(3 * math.exp(-9))) / 4)
 
 
+@pytest.mark.slow_on_jax
 def test_sentences_without_tokens_are_empty():
     """Beside others, alone, and where no token is possible."""
     models, max_lengths = RandomModels("any", 0, 3, 4, 3), [3, 0, 3]
@@ -304,6 +307,7 @@ def test_sentences_without_tokens_are_empty():
         assert hypotheses(search(models, [3, 1, 3], **options)) == [[], [], []]
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize(
     "logits, processors, message",

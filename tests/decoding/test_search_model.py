@@ -68,7 +68,9 @@ def test_wide_integers_of_jax_change_nothing():
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
 
 
-@pytest.mark.parametrize("stopping", ["exhaustive", "first_beams"])
+@pytest.mark.parametrize(
+    "stopping", ["exhaustive", pytest.param("first_beams", marks=pytest.mark.long)]
+)
 def test_hypotheses_have_the_scores_of_the_full_pass_in_every_batch(stopping):
     found = found_by(model(), sources(), 3, stopping=stopping)
     for row, source in enumerate(sources()):
@@ -81,7 +83,8 @@ def test_hypotheses_have_the_scores_of_the_full_pass_in_every_batch(stopping):
                 np.testing.assert_allclose(score, total / ((5 + length) / 6) ** 0.6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_settings_are_as_processors_and_a_prefix_is_as_given(beam_size):
     """The prefixes have suppressed tokens, and differ in length."""
     rules = {
@@ -130,7 +133,10 @@ def test_sentences_without_numbers_raise():
         found_by(made, ids)
 
 
-@pytest.mark.parametrize("beam_size, target_prefix", [(1, None), (3, [[5, 6]])])
+@pytest.mark.slow_on_jax
+@pytest.mark.parametrize(
+    "beam_size, target_prefix", [pytest.param(1, None, marks=pytest.mark.long), (3, [[5, 6]])]
+)
 def test_model_that_starts_with_padding_never_generates_it(beam_size, target_prefix):
     """Its log-probs are those of the softmax over all tokens, or over all but padding."""
     for predicts_padding in (True, False):

@@ -247,6 +247,7 @@ def ambiguous_graph(ambiguous):
     return in_graph(ambiguous, max_source_tokens=20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_best", [1, 2])
 def test_texts_of_a_line_are_distinct(ambiguous, ambiguous_graph, n_best):
     """They are the best of each text among all hypotheses of the beam."""

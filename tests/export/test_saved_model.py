@@ -361,6 +361,7 @@ def test_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
     assert not hasattr(served, "search_tree"), "without `inspect=True`"
 
 
+@pytest.mark.long
 def test_request_without_lines_has_an_answer_without_lines(served):
     signatures = served.signatures
     specs = {name: one.structured_input_signature[1] for name, one in signatures.items()}

@@ -55,7 +55,10 @@ def translator(request):
 
 @pytest.mark.parametrize(
     ("target", "joiner"),
-    [(kt.Tokenizer.characters([*"xyz"]), ""), (kt.Tokenizer.words(PHONES), " ")],
+    [
+        (kt.Tokenizer.characters([*"xyz"]), ""),
+        pytest.param(kt.Tokenizer.words(PHONES), " ", marks=pytest.mark.long),
+    ],
 )
 def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path):
     rules = {"max_source_tokens": 4, "suppressed_tokens": [0, 1, 2]}  # so that no text is empty

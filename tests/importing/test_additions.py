@@ -52,7 +52,7 @@ def sentences(count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_old_translations_stay(imported, beam_size):
     """Of a model whose embeddings are almost equal in pairs: near ties."""
     kind, old, run = imported

@@ -67,7 +67,7 @@ def test_logits_are_those_of_transformers(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_token_ids_are_those_that_transformers_generates(imported, beam_size):
     """With no length penalty: `transformers` counts the language as a token, and we do not."""
     kind, theirs, _, translator, _ = imported
@@ -95,6 +95,7 @@ def test_token_ids_are_those_that_transformers_generates(imported, beam_size):
     assert not any("_" in text for text in texts), "languages are no text"
 
 
+@pytest.mark.long
 def test_attention_is_that_of_transformers_behind_start_and_language(imported):
     """Rows are the tokens of the translation; columns are what the decoder reads."""
     import torch
@@ -225,7 +226,7 @@ def test_each_corpus_of_several_directions_has_its_languages(imported):
     assert counts == {(source, target): 20, (target, source): 40, (source, other): 5}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
 def test_run_is_trained_between_the_languages_of_its_search(imported, tmp_path):
     kind, _, _, translator, run = imported
@@ -248,7 +249,7 @@ def test_run_is_trained_between_the_languages_of_its_search(imported, tmp_path):
     assert isinstance(line, str), "the languages are those of the recipe"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("imported", ["m2m"], indirect=True)
 def test_evaluate_prints_a_row_for_each_direction(imported, tmp_path):
     """Of files and of a recipe; the scores are sacreBLEU's of what the translator says.
@@ -343,7 +344,7 @@ def test_wrong_languages_are_one_error(imported):
         kt.make_dataset(pairs, tokenizer, batch_sentences=1, **languages)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
 def test_weights_of_half_the_size_are_those_of_a_cast_run(imported, tmp_path):
     kind, *_, run = imported

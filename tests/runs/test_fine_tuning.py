@@ -80,6 +80,7 @@ def test_average_of_lora_is_that_of_the_sums(base, adapted, tmp_path):
     tiny_run.assert_equal(list(mean.values()), list(whole.values()))
 
 
+@pytest.mark.long
 def test_resume_needs_the_base_as_it_was(base, adapted, tmp_path):
     for folder, kept in ((base, "base"), (adapted, "run")):
         shutil.copytree(folder, tmp_path / kept)
@@ -97,6 +98,7 @@ def test_resume_needs_the_base_as_it_was(base, adapted, tmp_path):
         train(tmp_path / "run", tmp_path / "base", **settings)
 
 
+@pytest.mark.long
 def test_frozen_parts_stay_and_adafactor_trains_the_others(base, tmp_path):
     report = train(tmp_path / "run", base, freeze=["embeddings", "encoder"], optimizer="adafactor")
     before = weights_of(base / "model.keras")
@@ -133,7 +135,13 @@ def test_update_of_a_frozen_output_is_that_of_the_logits(bias):
     assert not np.array_equal(fused.get_weights()[1], initial[1])
 
 
-@pytest.mark.parametrize("settings", [{"freeze": ["embeddings"]}, {"lora_rank": 2}, {}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"freeze": ["embeddings"]},
+        *(pytest.param(s, marks=pytest.mark.long) for s in ({"lora_rank": 2}, {})),
+    ],
+)
 def test_added_rows_are_trained_beside_a_frozen_matrix(settings):
     """Their bias is -1e9 before and begins at 0; old rows stay, unless all is trained."""
     sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 16, "num_heads": 2}

@@ -198,6 +198,7 @@ def test_interrupt_saves_and_shows_one_line_in_a_notebook(dataset, tmp_path):
     assert path.is_file()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make, presses", [(transformer, 1), (functional, 2)])
 def test_after_a_fit_that_failed_signals_and_folder_are_free(make, presses, dataset, tmp_path):
     """Keras calls no callback then: with a plain Keras model, the first signal is only noted."""
@@ -215,6 +216,7 @@ def test_after_a_fit_that_failed_signals_and_folder_are_free(make, presses, data
     assert not (tmp_path / ".run.lock").exists()
 
 
+@pytest.mark.long
 def test_kept_fit_inside_of_a_kept_fit_takes_neither_signals_nor_folder_from_it(dataset, tmp_path):
     def train_another():
         kept_fit(compiled(transformer), dataset, tmp_path / "inner", epochs=1)

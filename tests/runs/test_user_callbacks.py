@@ -141,6 +141,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow_on_jax
 @pytest.mark.backends("jax", "torch")  # only JAX takes the weights away
 def test_whatever_reads_weights_in_a_callback_reads_the_present_ones(tokenizer, tmp_path):
     """One reader after each batch: on JAX, the first one fetches the weights for the next ones."""

@@ -345,6 +345,7 @@ def test_client_that_leaves_is_seen_to_leave(start_plain):
     assert [one["status"] for one in log] == [499]
 
 
+@pytest.mark.long
 def test_connection_stays_open_for_as_long_as_told(start_plain):
     """Longer than 5 seconds, which is Uvicorn's default."""
     connection = http.client.HTTPConnection("127.0.0.1", start_plain(keep_alive=6).port, timeout=60)

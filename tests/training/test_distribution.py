@@ -135,7 +135,13 @@ class Worker:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"shapes": 3}, {"word_dropout": 0.3}, {"subword_regularization": 0.3}], ids=str
+    "options",
+    [
+        {"shapes": 3},
+        {"subword_regularization": 0.3},
+        *(pytest.param(options, marks=pytest.mark.long) for options in ({}, {"word_dropout": 0.3})),
+    ],
+    ids=str,
 )
 def test_shards_of_two_workers_are_the_batch_and_each_reads_its_rows_only(options):
     import keras
