@@ -108,11 +108,7 @@ def evaluate(
         lists = results[0].translations, baseline_lines, directions[0].references
         for name in results[0].scores:
             print(evaluation.paired_bootstrap(*lists, tokenized, metric=name))
-    for result in results:
-        direction = result.direction
-        prefix = f"{direction.name}: " if len(results) > 1 else ""
-        for note in notes(translator, result.answers, direction.sources, direction.references):
-            console.print(f"{prefix}{note}")
+    print_notes(translator, results)
     if output is not None:
         stream.write_lines([text for result in results for text in result.translations], output)
     if is_recorded:
@@ -245,6 +241,15 @@ def print_table(results):
     scores = [score for result in results for score in result.scores.values()]
     shown = {f"{score.name}: {score.signature}" for score in scores if score.name in rows[0]}
     print(*sorted(shown), sep="\n", flush=True)
+
+
+def print_notes(translator, results):
+    """Prints what lowers the scores of each direction, after its name if there are several."""
+    for result in results:
+        direction = result.direction
+        prefix = f"{direction.name}: " if len(results) > 1 else ""
+        for note in notes(translator, result.answers, direction.sources, direction.references):
+            console.print(f"{prefix}{note}")
 
 
 def aligned(rows):

@@ -90,11 +90,27 @@ def search_options(*names: str) -> Callable[[Callable[..., None]], Callable[...,
         names: settings. Defaults to all of `SEARCH_FIELDS`.
     """
     options = {
-        name: (Annotated[_option_type(field) | None, typer.Option(help=_option_help(field))], None)
+        name: (Annotated[_option_type(field) | None, _option(field)], None)
         for name, field in SEARCH_FIELDS.items()
         if not names or name in names
     }
     return expand("settings", options)
+
+
+def _option(field):
+    if field.type == int | None or ITEMS.get(field.name) is int:
+        return typer.Option(help=_option_help(field), parser=_integer_or_none, metavar="<int>|none")
+    return typer.Option(help=_option_help(field))
+
+
+def _integer_or_none(text):
+    """Returns the number that a text states; "none" stays, for `expand`."""
+    if text == "none":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a valid integer.") from None
 
 
 def _option_type(field):

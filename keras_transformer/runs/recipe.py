@@ -180,9 +180,8 @@ class DataSettings(Settings):
         Raises:
             CorpusError: if no pair has text on both sides, or the first file cannot be read.
         """
-        held_out, cleaning = {}, None
+        held_out = {}
         if name == "train":
-            cleaning = self._cleaning()
             for split in ("validation", "test"):
                 # A file that only `evaluate` needs may be missing.
                 with contextlib.suppress(OSError, ValueError, ImportError):
@@ -190,7 +189,7 @@ class DataSettings(Settings):
         parts = [corpus.read(folder) for corpus in self._corpora(name)]
         if name != "train":
             parts = [replace(part, tag=self.tag) for part in parts]
-        pairs = Corpora(parts, cleaning, held_out)
+        pairs = Corpora(parts, self._cleaning() if name == "train" else None, held_out)
         texts = (pair for part in parts if part.weight for pair in part.pairs)
         try:
             has_text = any(source.strip() and target.strip() for source, target in texts)
@@ -257,7 +256,13 @@ class Recipe(Settings):
     def __post_init__(self):
         super().__post_init__()
         try:
-            self._check_search()
+            if gone := sorted(GONE_SETTINGS.keys() & self.search.keys()):
+                raise ValueError(f"`{gone[0]}` has gone: {GONE_SETTINGS[gone[0]]}. Leave it out")
+            search, text = divided(self.search)
+            SearchSettings.from_dict(search, TextSettings.__dataclass_fields__)
+            TextSettings.from_dict(text)
+            if objects := self.search.keys() & {"processors", "sampler"}:
+                raise ValueError(f"Give Python objects to `load_run`. Received: {min(objects)}")
         except ValueError as error:
             raise ValueError(f"section `search`: {error}") from None
         if self.training.init_from is not None:  # relative to the current working folder
@@ -289,15 +294,6 @@ class Recipe(Settings):
             )
         # Checked here, so that the error comes before the vocabulary is trained.
         self.model_config(self.vocabulary.size).check_length(self.data.max_length)
-
-    def _check_search(self):
-        if gone := sorted(GONE_SETTINGS.keys() & self.search.keys()):
-            raise ValueError(f"`{gone[0]}` has gone: {GONE_SETTINGS[gone[0]]}. Leave it out")
-        search, text = divided(self.search)
-        SearchSettings.from_dict(search, TextSettings.__dataclass_fields__)
-        TextSettings.from_dict(text)
-        if objects := self.search.keys() & {"processors", "sampler"}:
-            raise ValueError(f"Give Python objects to `load_run`. Received: {min(objects)}")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], others: Iterable[str] = ()) -> Self:

@@ -143,6 +143,7 @@ EXPORTS = [
     (("--target-language", "de"), ["--source-language CODE"], {"length_penalty": None}),
     (("--source-language", "en", "--target-language", "de"), [], {"length_ratio": 3.5}),
     ((), ["CODE"], {"extra_length": 7, "distinct_texts": False, "stopping": "first_beams"}),
+    ((), ["CODE"], {"max_length": None, "suppressed_tokens": ()}),
 ]
 
 

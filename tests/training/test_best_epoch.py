@@ -65,7 +65,7 @@ def test_metric_that_is_not_in_the_table_needs_a_mode(name, tmp_path):
 
 def test_checkpoints_of_the_other_mode_are_refused(tmp_path):
     checkpoints = CheckpointFolder(tmp_path)
-    with pytest.raises(ValueError, match="`checkpoints` must keep the best 'val_bleu'"):
+    with pytest.raises(ValueError, match="`checkpoints` must keep the highest 'val_bleu'"):
         RunKeeper(
             "unused", object.__new__(BatchStream), monitor="val_bleu", checkpoints=checkpoints
         )
