@@ -347,6 +347,12 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}...")
 
 
+def first_of(items: Sequence[str], count: int) -> str:
+    """Returns the first items for an error message: `"a, b and 4 more"`."""
+    more = f" and {len(items) - count} more" if len(items) > count else ""
+    return f"{', '.join(items[:count])}{more}"
+
+
 def shown_symbol(symbol: str) -> str:
     """Returns a symbol as an example in a report.
 

@@ -15,7 +15,7 @@ from typing import Any
 from keras_transformer import __version__
 from keras_transformer.data.pieces import SPACE_SYMBOL
 from keras_transformer.decoding.lines import to_lines
-from keras_transformer.decoding.model_card import FORMAT
+from keras_transformer.decoding.model_card import FILE, FORMAT
 from keras_transformer.decoding.translator import Translator
 
 
@@ -57,7 +57,7 @@ def write_model_card(
         | {name: importlib.metadata.version(name) for name in packages},
         "created": datetime.date.today().isoformat(),
     }
-    (folder / "model_card.json").write_text(_json(content | (card or {}), indent=2) + "\n", "utf-8")
+    (folder / FILE).write_text(_json(content | (card or {}), indent=2) + "\n", "utf-8")
 
 
 def write_examples(folder: Path, rows: Iterable[tuple[str, str, float]]) -> None:

@@ -12,6 +12,7 @@ from keras_transformer.data.sentencepiece_proto import NORMAL
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.importing.files import check_floats, file_of, has_file
 from keras_transformer.models.config import TransformerConfig
+from keras_transformer.texts import first_of
 
 SIZES = "hidden_dim intermediate_dim num_heads num_encoder_layers num_decoder_layers".split()
 PAD, END, UNK = "<pad>", "</s>", "<unk>"
@@ -215,8 +216,7 @@ def checked_arrays(arrays, config, path, names=None):
         kind, listed = "lacks arrays of the architecture", missing
         if not missing:
             kind, listed = "has unknown arrays, which the architecture lacks", foreign
-        more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-        raise ValueError(f"{path} {kind}: {', '.join(sorted(listed)[:3])}{more}.")
+        raise ValueError(f"{path} {kind}: {first_of(sorted(listed), 3)}.")
     for name, shape in expected.items():
         actual = arrays[name].shape  # a vector may be stored as a row, `(1, D)`
         if math.prod(actual) != math.prod(shape) or actual[-1:] != shape[-1:]:

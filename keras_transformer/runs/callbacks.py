@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_transformer.data.pipeline import BatchStream, stream_of
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
+from keras_transformer.texts import first_of
 
 
 class TrainingLogger(keras.callbacks.Callback):
@@ -139,8 +140,7 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         """
         wrong = [name for name, array in arrays.items() if not np.isfinite(array).all()]
         if wrong:
-            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            self._fail(f"{wrong[0]}{more} not finite")
+            self._fail(f"{first_of(wrong, 1)} not finite")
 
     def _check_logs(self, names, logs):
         wrong = [f"{name} {logs[name]}" for name in names if not np.isfinite(logs.get(name, 0.0))]

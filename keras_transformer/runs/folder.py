@@ -20,6 +20,7 @@ from keras_transformer.data.tokenizer_file import JOINT, SIDES
 from keras_transformer.lock import RunInUseError as RunInUseError
 from keras_transformer.lock import file_lock
 from keras_transformer.runs.recipe import Recipe
+from keras_transformer.texts import first_of
 
 MADE_BY = "keras_transformer"
 # A checkpoint, a damaged one, or the temporary file of a killed process.
@@ -106,10 +107,9 @@ class RunFolder:
         others = self.lock_file.name, self.tokens.name  # may be there before the run starts
         foreign = [n for n in names if n not in others and not n.startswith(".partial.")]
         if foreign and self.owned_files() is None:
-            more = f" and {len(foreign) - 4} more" if len(foreign) > 4 else ""
             raise ValueError(
                 "`--run` must be the folder of a run, or a new or empty one. Received: "
-                f"{str(self.path)!r}, which holds {', '.join(foreign[:4])}{more}. Choose another "
+                f"{str(self.path)!r}, which holds {first_of(foreign, 4)}. Choose another "
                 "folder. Nothing was changed."
             )
 

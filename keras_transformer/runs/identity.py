@@ -11,6 +11,7 @@ import keras
 
 from keras_transformer.data.pipeline import UNSTORED, BatchStream
 from keras_transformer.layers.parts import parts_of
+from keras_transformer.texts import first_of
 from keras_transformer.training.methods import TrainingStep
 from keras_transformer.training.model_state import unnumbered
 
@@ -122,10 +123,8 @@ def check_identity(
         pairs = {key: (value, saved[name].get(key, value)) for key, value in identity[name].items()}
         received = [f"{key}={now}, not {old}" for key, (now, old) in pairs.items() if now != old]
         if received:
-            more = f" and {len(received) - 3} more" if len(received) > 3 else ""
             raise ValueError(
-                f"The {what} of {path}. Received: {', '.join(received[:3])}{more}. "
-                f"{cure}, or {advice}."
+                f"The {what} of {path}. Received: {first_of(received, 3)}. {cure}, or {advice}."
             )
 
 

@@ -31,6 +31,7 @@ from keras_transformer.runs.progress import TrainingProgress
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.translation_evaluator import TranslationEvaluator
 from keras_transformer.settings import yaml_line
+from keras_transformer.texts import first_of
 from keras_transformer.training import workers
 from keras_transformer.training.best_epoch import monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights, BestModel
@@ -236,9 +237,8 @@ class Trainer:
         self.run.check()
         path = str(self.run.path)
         if self._resumes and (conflicts := self.recipe.conflicts(self.run.recipe())):
-            more = f" and {len(conflicts) - 3} more" if len(conflicts) > 3 else ""
             raise ValueError(
-                f"{path!r} holds a run of another recipe: {', '.join(conflicts[:3])}{more}. Choose "
+                f"{path!r} holds a run of another recipe: {first_of(conflicts, 3)}. Choose "
                 "another `--run`, or replace it with `--no-resume`."
             )
         files = self.run.tokenizer_files(self.recipe.vocabulary.joint)

@@ -83,6 +83,12 @@ def test_folder_of_something_else_is_refused(tmp_path, files):
         RunFolder(file).check()
 
 
+def test_refused_folder_is_told_by_its_first_files(tmp_path):
+    make(tmp_path, dict.fromkeys("fbdaec", "mine"))
+    with pytest.raises(ValueError, match="which holds a, b, c, d and 2 more. Choose another"):
+        RunFolder(tmp_path).check()
+
+
 @pytest.mark.parametrize("files", [{}, RUN, {".run.lock": "process 1 on host\n"}])
 def test_folder_of_a_run_or_empty_is_taken(tmp_path, files):
     RunFolder(make(tmp_path, files)).check()
