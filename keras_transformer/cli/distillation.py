@@ -104,21 +104,8 @@ def distil(
     to_translate = (target if reverse else source for source, target in pairs)
     lines = itertools.chain(to_translate, read_lines(text) if text else ())
     translator = translators.load_folders(teachers, **settings | WHOLE)
-    call: dict[str, Any] = {"n_best": n_best}
-    translator([], **call)  # a wrong option is an error before the work begins
     translations_file = with_ending(output, "jsonl")
-    with stream.ends_at_once(), tempfile.TemporaryFile(dir=output.parent) as source:
-        source.writelines(stream.as_lines([line]).encode() for line in lines)
-        source.seek(0)
-        total = count_lines(source)
-        beginning = stream.journal_settings(translator, teachers, None, call)
-        context = Journal(translations_file, beginning).opened(source)
-        with context as journal, sentence_progress(total, journal.lines) as progress:
-            call["on_progress"] = progress
-            chunks = read_chunks(source, journal.lines + 1)
-            results = stream.translate_chunks(translator, chunks, "the text", call)
-            for chunk, sources, answers in results:
-                journal.append(stream.as_lines(map(row_of, sources, answers)), chunk)
+    translate_lines(translator, teachers, lines, n_best, translations_file)
     distilled = kept_pairs(translations_file, reverse, min_probability, max_length_ratio)
     number = write_pairs(distilled, files[:2])
     write_text(files[2], student_recipe(recipe, parsed, data, files))
@@ -147,6 +134,24 @@ def output_files(output, languages):
         received = f"{', '.join(existing)}, which another program wrote"
         raise FileExistsError(f"{must} Received: {received}")
     return files
+
+
+def translate_lines(translator, teachers, lines, n_best, path):
+    """Writes a `row_of` each line to a file; after a kill, the same call goes on there."""
+    call: dict[str, Any] = {"n_best": n_best}
+    translator([], **call)  # a wrong option is an error before the work begins
+    with stream.ends_at_once(), tempfile.TemporaryFile(dir=path.parent) as source:
+        source.writelines(stream.as_lines([line]).encode() for line in lines)
+        source.seek(0)
+        total = count_lines(source)
+        beginning = stream.journal_settings(translator, teachers, None, call)
+        context = Journal(path, beginning).opened(source)
+        with context as journal, sentence_progress(total, journal.lines) as progress:
+            call["on_progress"] = progress
+            chunks = read_chunks(source, journal.lines + 1)
+            results = stream.translate_chunks(translator, chunks, "the text", call)
+            for chunk, sources, answers in results:
+                journal.append(stream.as_lines(map(row_of, sources, answers)), chunk)
 
 
 def row_of(source, hypotheses):
