@@ -18,7 +18,7 @@ from keras_transformer.texts import count_lines, open_bytes, read_chunks
 
 NBestOption = Annotated[
     int | None,
-    typer.Option(help="Translations per line, each after the number of its line and a tab.", min=1),
+    typer.Option(help="Translations per line. The line's number and a tab precede each.", min=1),
 ]
 ScoresOption = Annotated[
     bool, typer.Option("--scores", help="Print the score and a tab before each translation.")
@@ -100,9 +100,10 @@ def translate(
             output_context = stream.open_output(output)
         else:
             form = {"dtype": dtype, "n_best": n_best, "scores": scores, "mbr": [mbr, mbr_utility]}
-            beginning = stream.journal_settings(translator, runs, model, call | form)
+            # A killed command goes on only if all of these are the same.
+            journal_settings = stream.journal_settings(translator, runs, model, call | form)
             partial = output.resolve().with_name(f"{output.resolve().name}.partial")
-            output_context = Journal(partial, beginning).opened(source, moves_to=output)
+            output_context = Journal(partial, journal_settings).opened(source, moves_to=output)
         has_bar = output is not None or not sys.stdout.isatty()
         with output_context as writer, sentence_progress(total, writer.lines, has_bar) as progress:
             call["on_progress"] = progress

@@ -19,8 +19,8 @@ class Part:
         sources: list of strings.
         references: lists of references, as `evaluation.score` takes them.
         languages: codes of source and target; `None` if it is not stated.
-        is_of_recipe: whether the lines are of a split of the recipe. Its `languages` may be names
-            in a file rather than codes of the model.
+        is_of_recipe: whether the lines are of a split of the recipe. Then `languages` may be names
+            that a file, such as TMX, has for them, not codes of the model.
         merges_sources: whether equal sources become one line with several references.
     """
 
@@ -61,7 +61,7 @@ def read_parts(
 ) -> list[Part]:
     """Reads the files that are given, or else a split of the recipe: a part for each corpus.
 
-    Published scores count every line, so two files of lines keep equal sources apart.
+    Equal sources in two files of lines stay separate lines, because published scores count all.
 
     Args:
         run: path of the run.
@@ -162,7 +162,11 @@ def directions_of(parts: list[Part], translator: Any) -> list[Direction]:
 
 
 def _languages_of(part, translator):
-    """Returns the `languages` of the `Direction` of a part."""
+    """Returns the `languages` of the `Direction` of a part.
+
+    A model with tokens of languages gets those of the part or else of the translator, as its own
+    codes. A model without them gets only languages that the user named.
+    """
     language_ids = translator.source_tokenizer.language_ids
     if part.is_of_recipe and not language_ids:
         return {}
@@ -178,7 +182,7 @@ def _languages_of(part, translator):
 def _direction_of(parts, languages):
     """Returns the `Direction` of the lines of some parts, one part after the other."""
     sources = [line for part in parts for line in part.sources]
-    # First the list of each part's first references, then of its second ones, and so on.
+    # List n of the direction joins the lists n of all parts.
     lists_of_parts = zip(*(part.references for part in parts), strict=True)
     references = [list(itertools.chain.from_iterable(lists)) for lists in lists_of_parts]
     if all(part.merges_sources for part in parts):

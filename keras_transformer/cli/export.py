@@ -70,6 +70,7 @@ def export(
     is_saved_model = format == "saved_model"
     from keras_transformer.data.corpus import read_lines
 
+    # For the card. Only a model with tokens of languages has them as settings too.
     codes = {name: settings.pop(name, None) for name in LANGUAGES}
     check_options(is_saved_model, quantization, inspect, settings)
     lines = None if examples is None else list(read_lines(examples))
@@ -124,8 +125,9 @@ def check_options(is_saved_model, quantization, inspect, settings):
     from keras_transformer.decoding.engine import require_held
 
     search, text = divided(settings)
-    asked = asdict(SearchSettings(**search)) | asdict(TextSettings(**text))
-    require_held(CTranslate2Engine, {name: asked[name] for name in settings})
+    # Their classes check the values and convert them, such as lists to tuples.
+    values = asdict(SearchSettings(**search)) | asdict(TextSettings(**text))
+    require_held(CTranslate2Engine, {name: values[name] for name in settings})
 
 
 def exported_settings(translator, is_saved_model):

@@ -76,7 +76,8 @@ def serve(
         typer.Option(help="Origin whose pages may call the server. May be repeated."),
     ] = None,
     sentences: Annotated[
-        bool, typer.Option("--sentences/--lines", help="Whether /translate splits lines first.")
+        bool,
+        typer.Option("--sentences/--lines", help="Whether /translate splits lines into sentences."),
     ] = True,
     protect: Protect = None,
     forwarded_allow_ips: Annotated[

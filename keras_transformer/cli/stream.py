@@ -50,7 +50,7 @@ def translate_chunks(
             return chunk, lines, translator(lines, **options)
         except ValueError as error:
             if chunk.first > 1:
-                error.args = (f"Counted from line {chunk.first:,}: {error}",)
+                error.args = (f"Line 1 below is line {chunk.first:,} of the text: {error}",)
             raise
 
     def next_result():

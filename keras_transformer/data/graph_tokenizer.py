@@ -18,8 +18,8 @@ from keras_transformer.texts import import_extra
 
 # The white space of Python's `str.split()`, and the space symbol.
 WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\p{Z}\x{2581}]+"
-# The tag of a language at the beginning of a text, up to the first "<<"; and a whole text, whose
-# group is the tag, or empty.
+# Both find the tag of a language at the beginning of a text, up to the first "<<". The first
+# matches the tag alone, the second the whole text: its group is the tag, or empty.
 _TAG, _TAG_AND_TEXT = r"(?s)^>>.*?<<", r"(?s)^(>>.*?<<)?.*$"
 
 
@@ -106,8 +106,8 @@ class GraphSentencePieces(tf.Module):
         self._has_other_pieces = pieces.rules["has_other_pieces"]
         self._dropped = [vocabulary.ids[piece] for piece in pieces.rules["dropped_pieces"]]
         self._tokens = tokens
-        # With tags, SentencePiece gives strings, and a table maps them to ids: text that is no
-        # piece of this model may be one of the other side's model, which the vocabulary has too.
+        # With tags, SentencePiece gives strings, and a table maps them to ids: the vocabulary also
+        # has pieces of the other side's model, which have no number in this model.
         self._ids: Any = None
         if pieces.reads_tags:
             ids = tf.range(len(vocabulary.tokens))
@@ -119,7 +119,7 @@ class GraphSentencePieces(tf.Module):
         out_type = tf.string if pieces.reads_tags else tf.int32
         self._sentencepiece = _sentencepiece(pieces.model_bytes, out_type)
         self._reader = self._sentencepiece
-        if pieces.read_bytes != pieces.model_bytes:
+        if pieces.read_bytes != pieces.model_bytes:  # texts are read without the added pieces
             self._reader = _sentencepiece(pieces.read_bytes, out_type)
         spec = read_model(pieces.model_bytes)[1].normalizer_spec
         self._keeps_spaces = spec.add_dummy_prefix and not spec.remove_extra_whitespaces
@@ -275,6 +275,7 @@ def _sort_ties(token_ids, ties):
     is_tied = (root[1:] == root[:-1]) & (rows[1:] == rows[:-1]) & (root[1:] >= 0)
     # The number of the run of tied neighbours that each token is in.
     run = tf.cumsum(tf.concat([rows[:1] * 0, 1 - tf.cast(is_tied, tf.int64)], axis=0))
+    # Orders by run, then by length: the factor of the run is larger than any length.
     order = tf.argsort(run * (1 + tf.reduce_max(ties[:, 1])) + length, stable=True)
     return token_ids.with_flat_values(tf.gather(values, order))
 

@@ -61,13 +61,13 @@ def prepare(text: str, normalization: str | None) -> str:
 
 
 def tied_pieces(pieces: Iterable[str]) -> dict[Any, tuple[str, int]]:
-    """Returns the root and the length of each piece that repeats the same text as another one.
+    """Returns the root and the length of each piece whose root another piece has too.
 
-    `..` and `...` repeat `.`, which is their root: `..` `...` and `...` `..` are the same text.
+    The root is the shortest text whose repetition is the piece: `.` for `..` and `...`. So `..`
+    `...` and `...` `..` are the same text.
     """
     pieces_of_root = collections.defaultdict(list)
     for piece in filter(None, pieces):
-        # The root is the shortest text whose repetition is the piece.
         root = piece[: (piece + piece).find(piece, 1)]
         pieces_of_root[root].append(piece)
     tied: dict[Any, tuple[str, int]] = {}
@@ -94,15 +94,15 @@ class SentencePieces:
         tag: what `encode` puts before every text that is not empty. Optional.
         added_language: code of the language whose texts are read with the whole model; see
             `for_language`. Optional.
-        old_bytes: with `added_language`: the number of bytes of the model that reads all other
-            texts. The bytes behind these add pieces to it.
+        old_bytes: with `added_language`: the first `old_bytes` bytes of `model` are the model that
+            reads all other texts. The bytes behind them add pieces to it.
 
     Attributes:
         model_bytes: the model.
         rules: the arguments except `model`, `kind` and `tag`, as plain values for JSON.
         read_bytes: the model that reads texts: the whole one, or its first `old_bytes`.
-        reads_tags: whether a text may begin with a tag. Then only `encode` reads texts.
-        joiner: what stands between texts.
+        reads_tags: whether a text may begin with a tag. `encode_numbers` cannot read such texts.
+        joiner: what joins the translations of a line's pieces if nothing stood between them.
         unknown: `None`: unknown symbols are not counted.
 
     Raises:
@@ -240,8 +240,8 @@ class SymbolPieces:
     """Symbols of texts: characters, or words between white space. Others are `<unk>`.
 
     Args:
-        kind: `"characters"`: the next symbol of a text is the longest of `symbols` that it begins
-            with, else a code point; or `"words"`: a symbol is what stands between white space.
+        kind: `"characters"`: the next symbol is the longest of `symbols` that the rest of the text
+            begins with, else a code point; or `"words"`: a symbol stands between white space.
         normalization: `"nfc"` or `"nfd"`, by which texts are read; `"identity"`: as they are.
         symbols: the known symbols in the order of their numbers, which begin after those of the 4
             special tokens.
@@ -266,7 +266,7 @@ class SymbolPieces:
         self.pattern = f"[^{SPACES}]+" if kind == WORDS else any_of(self.symbols[first:], ".")
         self._find = re.compile(self.pattern).findall
         self._numbers = {symbol: n for n, symbol in enumerate(self.symbols[first:], first)}
-        # What `decode` writes for each name: `<unk>` and all symbols.
+        # What `decode` writes for each name: for `<unk>`, the last special token, and all symbols.
         self._texts = dict(zip(self.names()[first - 1 :], self.symbols[first - 1 :], strict=True))
 
     @classmethod

@@ -132,7 +132,10 @@ def file_names(path: Path) -> list[str]:
 
 
 def _symbol_kind(entries):
-    """Returns the kind of a file of symbols; `read_tokenizer` completes the error for others."""
+    """Returns the kind of a file of symbols.
+
+    The error for another kind has only what was received: `read_tokenizer` adds what must hold.
+    """
     kind = entries["kind"]
     if kind not in SYMBOL_KINDS:
         raise ValueError(f"Received: kind={kind!r}")

@@ -15,8 +15,8 @@ from keras_transformer.types import Tensor
 if BACKEND == "tensorflow":
     import tensorflow as tf
 
-# Bytes. As constants, the many small weights (biases, norms) save a step hundreds of operations;
-# matrices gain nothing, and each graph would hold several copies of them.
+# Bytes. Small weights (biases, norms) are many: if they are constants, a step has hundreds of
+# operations less. Matrices gain nothing, and each graph would hold several copies of them.
 _LARGEST_CONSTANT = 2**14
 
 
@@ -123,7 +123,7 @@ class _FrozenScope(keras.StatelessScope):
     def get_current_value(self, variable):
         key = id(variable)
         if key in self._weights and key not in self.state_mapping:
-            # Kept per scope, that is per call: the body of a loop is a graph of its own.
+            # Kept for this call only: the next one may be in another graph, as the body of a loop.
             self.state_mapping[key] = self._tensor(variable)
         return super().get_current_value(variable)
 
@@ -131,10 +131,10 @@ class _FrozenScope(keras.StatelessScope):
         """Returns the weight as the layer casts it: a constant, or a tensor from outside graphs."""
         weight = self._weights[id(variable)]
         with (
-            tf.init_scope(),
+            tf.init_scope(),  # outside graphs, so that all of them can share the tensor
             keras.StatelessScope([(variable, weight)], initialize_variables=False),
         ):
-            tensor = variable.value
+            tensor = variable.value  # `weight`, cast
         if math.prod(tensor.shape) * tensor.dtype.size <= _LARGEST_CONSTANT:
             return tf.constant(tensor.numpy())
         return self._cast.setdefault((id(variable), tensor.dtype), tensor)

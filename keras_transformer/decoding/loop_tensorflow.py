@@ -121,7 +121,7 @@ def _padded(result, length):
 
 
 def loop_shapes(state: Any) -> Any:
-    """Returns shape invariants of a loop: only axis 1 is static, and none of a cache."""
+    """Returns shape invariants of a loop: axis 1 is static, except in a cache; no other axis is."""
     shapes = tf.nest.map_structure(_static_slots, state)
     cache = tf.nest.map_structure(_any_length, state.sentences.cache)
     return shapes._replace(sentences=shapes.sentences._replace(cache=cache))

@@ -64,10 +64,11 @@ class Line:
         if split == "lines" and mask is None:
             return cls([Part(text)])
         tag, text = split_tag(text) if has_tags else ("", text)
+        # `masked` has a mark in place of each span.
         masked, spans = mask(text) if mask else (text, [])
         symbol_spans: list[str] = []
         text_with_symbols = with_symbols(masked, spans, symbols)
-        if text_with_symbols is not None:  # it has no marks to cut at
+        if text_with_symbols is not None:  # symbols replace all marks, so `cut` cuts nothing
             masked, symbol_spans = text_with_symbols, spans
         split_text = split_sentences if split == "sentences" else _as_one
         parts: list[Part] = []
@@ -101,9 +102,10 @@ class Line:
     ) -> list[Hypothesis]:
         """Returns the hypotheses of the line.
 
-        With several pieces, the first one joins the best hypothesis of each. The others follow, by
-        their scores: each joins the k-th hypothesis of every piece, or the best of a piece that has
-        fewer. Only the first may lack protected text: others that lack some are left out.
+        With several pieces, the first hypothesis joins the best ones of all pieces. The others
+        follow by their scores: each joins the k-th hypothesis of every piece, or the best of a
+        piece that has fewer. Only the first may lack protected text: others that lack some are left
+        out.
 
         Args:
             ranks_of_pieces: the hypotheses of each piece, best first.
@@ -128,6 +130,7 @@ class Line:
             best, *others = [_with_spans(hypothesis, self.spans) for hypothesis in ranks]
             ranks = [best, *(hypothesis for hypothesis in others if not hypothesis.protected)]
         dropped = self.dropped
+        # A part that is too long was cut off, or has several pieces.
         if dropped or len(ranks_of_pieces) > len(self.parts):
             ranks = [
                 replace(hypothesis, too_long=True, dropped_tokens=dropped) for hypothesis in ranks
@@ -146,7 +149,7 @@ def _with_spans(hypothesis, spans):
 
 
 def _joined(pieces, gaps, joiner, settings):
-    """Returns the hypothesis of a line from one of each of its pieces."""
+    """Joins hypotheses, one for each piece of a line, to a hypothesis of the line."""
 
     def all_of(name):
         return [value for piece in pieces for value in getattr(piece, name)]

@@ -20,7 +20,7 @@ def batch_rows(lengths):
         # For a batch of the next 1, 2, 3, ... rows: its longest row, and how many rows it may have.
         longest = tf.maximum(lengths[splits[-1] :][:BATCH_SENTENCES], 1)
         allowed = tf.minimum(MOST_TOKENS // longest, MOST_PAIRS // longest**2)
-        # `allowed` falls as `sizes` rise: the number of sizes within it is the largest of them.
+        # Larger sizes allow fewer rows, so the number of allowed sizes is the largest of them.
         sizes = tf.range(1, tf.size(longest, tf.int64) + 1)
         size = tf.maximum(tf.math.count_nonzero(sizes <= allowed, dtype=tf.int32), 1)
         return (tf.concat([splits, splits[-1:] + size], axis=0),)

@@ -36,14 +36,14 @@ def export_saved_model(
     """Writes a translator as a SavedModel.
 
     Its signatures take and return named tensors. Letters: B lines, S source tokens, T target
-    tokens, W beam slots. Those of strings read whole lines:
+    tokens, W beam slots. The signatures that take strings read whole lines:
 
     - `serving_default`: `text`, string `(B,)`; returns `translation`, string `(B,)`, one for each
       line and empty for an empty line; `score`, float32 `(B,)`, as `Hypothesis.score`;
       `truncated`, bool `(B,)`, whether the end of the line was left out; and `unfinished`, bool
       `(B,)`, whether the translation reached its maximum length and has no end token. A line for
       which the model computes NaN or infinity has an empty translation and the score NaN; the
-      others have theirs.
+      other lines are translated.
     - `translate_n_best`: `text`; and the options `n_best`, int32, at most the beam; `alpha`,
       float32; `max_length`, int32; and `target_prefix`, string: each `(B,)` or `(1,)`. A value
       out of its range counts as the nearest end of the range. Returns `translations`, string
@@ -62,7 +62,7 @@ def export_saved_model(
     - `tokenize`: `text`, string `(B,)`; returns `token_ids`, int32 `(B, S)`, those of the source
       without end tokens, padded, and `lengths`, int32 `(B,)`.
 
-    Those of token ids take int32 rows with their end tokens, padded:
+    The signatures that take token ids take int32 rows with their end tokens, padded:
 
     - `search`: `token_ids` `(B, S)`; `prefix_ids`, int32 `(B, P)`, the forced first tokens without
       an end token, where P may be 0; and `n_best`, int32, `alpha`, float32, and `max_length`,
@@ -83,15 +83,17 @@ def export_saved_model(
       begins with this hypothesis.
 
     With tokens of languages, `search` and `score_ids` also take `language_ids`, int32 `(B, 1)`, the
-    token of each translation's language; a row of `token_ids` begins with that of the source's.
+    token of each translation's language; a row of `token_ids` begins with the token of the source's
+    language.
 
-    The functions are also attributes of the loaded object: `serve`, which is `serving_default`,
-    and the others by their names; there, options have their defaults in Python too.
+    The functions are also attributes of the loaded object, with the names of the signatures; only
+    `serving_default` is called `serve`. In Python, options may be left out in a call of an
+    attribute, but not in a call of a signature.
 
     A call with a scalar or a matrix of strings raises an `InvalidArgumentError` that names the
     shape. The same error is raised for a prefix that leaves no room for another token within the
-    maximum length, a `target_language` that the model does not have, and a line that begins with
-    another tag.
+    maximum length, a `target_language` that the model does not have, and a line that begins with a
+    tag which the model does not have or which is not that of its `target_language`.
 
     The SavedModel searches by the settings of the translator, but it neither splits lines nor
     protects text. A line of more than `max_source_tokens` tokens is cut at a word, whatever
@@ -100,15 +102,15 @@ def export_saved_model(
 
     A SavedModel at `path` is replaced when the new one is complete: the old one is renamed, the new
     one takes its place, and the old one is deleted. Between the two renames, which take less than a
-    millisecond, there is none at `path`. If the process is killed there, whatever loads `path` next
-    by this package, or exports to it, moves the old one back. A server that loads during the
+    millisecond, there is none at `path`. If the process is killed between them, this package moves
+    the old one back when it next loads `path` or exports to it. A server that loads during the
     exchange may read files of both: export every version to a new folder, as TensorFlow Serving
     expects.
 
     Beside the graph are `model_card.json`, `examples.jsonl` and the tokenizers, as in a folder of
-    `export_ctranslate2`; of tokenizers that are a user's or KerasHub's, only the vocabulary. Files
-    that a user added to the folder are deleted with the old model. If `path` is a symbolic link,
-    the folder that it points to is replaced.
+    `export_ctranslate2`. A tokenizer of a user's or of KerasHub's leaves only its vocabulary there.
+    Files that a user added to the folder are deleted with the old model. If `path` is a symbolic
+    link, the folder that it points to is replaced.
 
     Args:
         translator: `Translator`.
@@ -184,7 +186,10 @@ def _require_graphs(translator):
 
 
 def _described(folder, names):
-    """Returns inputs and outputs of signatures, read from the file: functions would be traced."""
+    """Returns inputs and outputs of signatures.
+
+    They are read from the file, because reading them from the functions would trace these again.
+    """
     saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
     signatures = saved.meta_graphs[0].signature_def
     return {

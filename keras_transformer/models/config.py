@@ -94,8 +94,8 @@ class TransformerConfig(Settings):
         "sinusoidal",
         "How the model knows positions: sinusoids, as in the paper; sinusoids with the wavelengths "
         "of Tensor2Tensor and Marian, where `i` is divided by `D/2 - 1`, not by `D/2`; learned "
-        "vectors; or self-attention that compares the distances of tokens, as in Shaw et al., "
-        "2018, and embeddings without positions.",
+        "vectors; or, with `relative`, self-attention knows the distances of tokens, as in Shaw "
+        "et al., 2018, and embeddings have no positions.",
         choices=("sinusoidal", "tensor2tensor", "learned", "relative"),
     )
     max_relative_position: int | None = setting(

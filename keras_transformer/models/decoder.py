@@ -91,11 +91,12 @@ class TransformerDecoder(TransformerStack):
 
         Returns:
             dict: `"blocks"`, a list of each block's cache; `"encoder_padding_mask"`; and
-            `"ancestors"`, `GrowingAncestors` or, with `max_length`, `FixedAncestors`. The first
-            axis of every tensor but an `index` is the batch.
+            `"ancestors"`, `GrowingAncestors` or, with `max_length`, `FixedAncestors`. The batch
+            is the first axis of every tensor, except of the scalars `index` of fixed caches.
         """
         encoder_padding_mask = as_mask("BS", encoder_padding_mask=encoder_padding_mask)
         batch_size = shape_of(encoder_output)[0]
+        # Each step adds W positions: one token of each hypothesis.
         length = None if max_length is None else beam_size * max_length
         mask = ops.zeros((batch_size, beam_size, length or 0), dtype="bool")
         if length is None:

@@ -130,7 +130,7 @@ class _Checks:
         self.recipe, self.timeout, self.preparation = recipe, timeout, 0.0
         self.folders = data_folder, scratch
         self.disk_folder = Path(run_folder or ".").absolute()
-        # Checks that need no devices use one device, so a missing worker cannot block them.
+        # For the checks that train nothing: with one device, no missing worker can block them.
         training = replace(recipe.training, distribution="single", devices=None)
         single = replace(recipe, training=training)
         self.single_device_trainer = Trainer(single, *self.folders, print_fn=lambda line: None)
@@ -155,7 +155,7 @@ class _Checks:
         self.sample = sample
         try:
             self.tokenizers = self._tokenizers()
-        except Exception:
+        except Exception:  # the next check, `vocabulary`, raises it
             raise _NotRunError("vocabulary") from None
         self.stream = self.single_device_trainer.stream(self.tokenizers)
         report = self.stream.report
@@ -164,9 +164,9 @@ class _Checks:
         return True, detail, *report.warnings, *schedule, *self._symbols()
 
     def vocabulary(self):
-        _require(data=self.sample)
+        _require(data=self.sample)  # the pairs were read
         tokenizers = self.tokenizers or self._tokenizers()  # raises the error that `data` hides
-        _require(data=self.stream)
+        _require(data=self.stream)  # the batches were made
         shapes = [self.stream.shape(batch) for batch in self.stream.batches(epoch=0)]
         rows, source_lengths, target_lengths = np.array(shapes).T
         token_slots = rows * (source_lengths + target_lengths)
@@ -219,9 +219,10 @@ class _Checks:
             weights = model.trainable_weights if training.has_base else model.weights
             checkpoint_size = bytes_of([*weights, *model.optimizer.variables])
         updates = training.epochs * self.stream.report.batches_per_epoch
-        number = min(training.keep_last + training.keep_best, training.epochs)
-        number += min(training.keep_last, updates // training.checkpoint_updates)
-        number += 1  # a new checkpoint is written before an old one is deleted
+        after_epochs = min(training.keep_last + training.keep_best, training.epochs)
+        within_epochs = min(training.keep_last, updates // training.checkpoint_updates)
+        # One more: a new checkpoint is written before an old one is deleted.
+        number = after_epochs + within_epochs + 1
         needed = checkpoint_size * number
         parents = (self.disk_folder, *self.disk_folder.parents)
         folder = next(path for path in parents if path.is_dir())
@@ -239,7 +240,8 @@ class _Checks:
         if self.tokenizers[1].kind == WORDS:
             single_words = sum(len(text) > 1 and len(text.split()) == 1 for text in targets)
             if 2 * single_words > len(targets):
-                yield "most targets are one word: separate symbols, or set `target: characters`"
+                cure = "separate symbols by spaces, or set `target: characters`"
+                yield f"most targets are one word: {cure}"
         if self.recipe.data.validation is not None:
             pairs = self.recipe.data.pairs("validation", self.folders[0])
             for index, side in enumerate(("source", "target")):

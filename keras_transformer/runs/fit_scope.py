@@ -49,7 +49,7 @@ class FitScope:
         return self in FitScope._open
 
     def begin(self, params: object, is_closed_by_fit: bool) -> None:
-        """Begins in `on_train_begin`.
+        """Opens the scope; to be called in `on_train_begin`.
 
         Args:
             params: `params` of the callback. Keras gives all callbacks of a `fit` the same object.
@@ -83,7 +83,7 @@ class FitScope:
         self.stack.close()
 
     def _is_left_open(self):
-        """Whether `fit` has failed without closing this scope, as the next `fit` begins."""
+        """Whether the `fit` of this scope failed and left it open. Asked when another begins."""
         # A thread that begins another `fit`, or has ended, no longer runs the old one.
         is_over = self._thread is threading.current_thread() or not self._thread.is_alive()
         return is_over and not self._is_closed_by_fit

@@ -1,4 +1,4 @@
-"""The memory of devices, on any backend. A backend is imported only to read that of its GPUs."""
+"""The memory of devices, on any backend. Imports a backend only to read its GPUs' memory."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -75,7 +75,7 @@ def _key(field):
     rule = setting_of(field)
     key = {"description": rule.text}
     if field.default is not MISSING:
-        key["default"] = list(field.default) if field.default == () else field.default
+        key["default"] = [] if field.default == () else field.default
     if rule.choices:
         return key | {"enum": list(rule.choices)}
     key["type"] = sorted({TYPES[kind] for kind in get_args(field.type) or (field.type,)})

@@ -15,7 +15,7 @@ class TokenScores(NamedTuple):
     Attributes:
         losses: float32 tensor `(N,)`, the smoothed cross-entropy of each token.
         nll: float32 tensor `(N,)`, the negative log-likelihood of each label: NaN if the label is
-            outside the vocabulary, infinite if its class is excluded.
+            outside the vocabulary, infinite if it is the class that always has probability 0.
         predictions: int32 tensor `(N,)`, the most probable class.
     """
 
@@ -136,8 +136,9 @@ class Perplexity(TokenMean):
 
     def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         logits = ops.cast(logits, "float32")
-        indices, outside = class_indices(labels, logits.shape[-1])
-        return ops.sparse_categorical_crossentropy(indices, logits, from_logits=True) + outside
+        indices, nan_if_outside = class_indices(labels, logits.shape[-1])
+        nll = ops.sparse_categorical_crossentropy(indices, logits, from_logits=True)
+        return nll + nan_if_outside
 
     def score_values(self, labels: Tensor, scores: TokenScores) -> Tensor:
         return scores.nll
