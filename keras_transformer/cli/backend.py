@@ -12,7 +12,7 @@ from keras_transformer.lazy_names import is_installed
 
 BACKENDS = ("tensorflow", "jax", "torch")  # the first that is installed is the default
 SAVED_MODEL = ("tensorflow", "tensorflow_text")  # what a SavedModel needs
-# TensorFlow and Keras import these if they are installed. That takes seconds; no command needs it.
+# TensorFlow and Keras import these if installed, which takes seconds. No command needs them.
 UNUSED = ("jax", "matplotlib", "pandas")
 
 
@@ -27,7 +27,7 @@ def import_backend() -> None:
         raise ValueError(f"{must} Received: {name}")
     os.environ["KERAS_BACKEND"] = name
     if name != "tensorflow":
-        # Keras imports TensorFlow, if it can, to set seeds and to save a model. This stops it.
+        # Keras would import TensorFlow to set seeds and to save a model. `None` prevents that.
         modules: dict[str, Any] = sys.modules
         modules.setdefault("tensorflow", None)
     import_quietly("keras")
@@ -49,7 +49,7 @@ def backend_name() -> str:
 
 
 def import_quietly(*modules: str) -> None:
-    """Imports modules, but not `UNUSED`; what TensorFlow logs to standard error is not shown."""
+    """Imports modules with `UNUSED` hidden, and without TensorFlow's logs on standard error."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     saved = os.dup(2)

@@ -68,11 +68,11 @@ TEXT: dict[str, tuple[Any, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class EndBias:
-    """What the option asks for.
+    """The value of `--end-bias`, and the text for `auto`.
 
     Attributes:
-        number: the bias; `None` if it must be chosen.
-        parts: list of `Part`, the text to choose it on.
+        number: the bias; `None` for `auto`.
+        parts: tuple of `Part`, the text to choose the bias on.
         metric: name of the score that the run was monitored by, such as `val_bleu`.
         tokenized: whether the text is tokenized.
     """
@@ -84,7 +84,7 @@ class EndBias:
 
     @classmethod
     def read(cls, option: str | None, run: Path, text: Mapping[str, Any]) -> Self:
-        """Returns what is asked for, and reads the text; the number is 0 without the option.
+        """Reads the option, and the text for `auto`. Without the option, the number is 0.
 
         Args:
             option: value of `--end-bias`.
@@ -110,7 +110,9 @@ class EndBias:
     def applied(
         self, translator: Any, search: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any] | None]:
-        """Returns the translator of the model with the bias, and what the model card says of it.
+        """Returns a translator with the bias, and the bias's entry in the model card.
+
+        Without a bias, returns the given translator and `None`.
 
         Args:
             translator: `Translator`.
@@ -129,6 +131,7 @@ class EndBias:
         return translator, {"bias": bias, "tokens": tokens}
 
     def _chosen(self, translator, search):
+        """Returns the best bias by the monitored score, or else by the first of `score_names`."""
         direction = self._direction(translator)
         names = score_names(direction.references, self.tokenized)
         monitored = self.metric.removeprefix("val_")
@@ -148,9 +151,9 @@ class EndBias:
 def translations(
     translator: Any, search: Mapping[str, Any], direction: Direction
 ) -> Iterator[tuple[float, list[str]]]:
-    """Yields each of `BIASES`, and the translations by the model with it.
+    """Yields each of `BIASES` with the translations that it leads to.
 
-    The biases are set in one model, one after the other, so that its search is compiled once.
+    All biases are set in the same model, so that its search is compiled once.
     """
     from keras_transformer.decoding.end_bias import end_tokens, set_end_bias, with_end_bias
     from keras_transformer.decoding.translator import Translator
@@ -199,14 +202,14 @@ def chosen_bias(
         texts[best], texts[0.0], references, tokenized, metric=metric
     )
     # Bonferroni's bound: the more biases are tried, the more often one is better by chance.
-    tries = len(texts) - 1
-    p_value = min(1.0, comparison.p_value * tries)
-    corrected = f"p = {p_value:.3f}, corrected for the best of {tries}"
-    without = f"Without a bias: {name} {comparison.baseline:.2f} ({corrected})."
+    num_tries = len(texts) - 1
+    p_value = min(1.0, comparison.p_value * num_tries)
+    corrected = f"p = {p_value:.3f}, corrected for the best of {num_tries}"
+    baseline = f"Without a bias: {name} {comparison.baseline:.2f} ({corrected})."
     if p_value < SIGNIFICANCE:
-        console.print(without)
+        console.print(baseline)
         return best
-    console.print(f"{without} That may be chance, {advice}")
+    console.print(f"{baseline} That may be chance, {advice}")
     return 0.0
 
 

@@ -35,8 +35,8 @@ Like = Annotated[
 AddPieces = Annotated[
     Path | None,
     typer.Option(
-        help="With `--add-language`: file of text in the new language. Pieces of it that the model "
-        "lacks become tokens, for text in this language alone.",
+        help="With `--add-language`: file of text in the new language. Its pieces that the model "
+        "lacks become tokens; only text in this language uses them.",
         show_default=False,
     ),
 ]
@@ -55,7 +55,7 @@ def import_(
         typer.Argument(
             metavar="FOLDER",
             help="Folder or zip file of the model, in the form of Marian or of the Hugging Face "
-            "Hub; or a name on the Hub, perhaps with `@REVISION`, which is downloaded.",
+            "Hub; or its name on the Hub, perhaps with `@REVISION`, to download it.",
             show_default=False,
         ),
     ],
@@ -63,7 +63,7 @@ def import_(
     weights: Annotated[str | None, typer.Option(help="The `*.npz`, if there are several.")] = None,
     arithmetic: Annotated[
         str | None,
-        typer.Option(help="`marian` or `transformers`: what trained it. [default: by the files]"),
+        typer.Option(help="What trained it: `marian` or `transformers`. [default: by the files]"),
     ] = None,
     add_language: AddLanguage = None,
     like: Like = None,
@@ -76,8 +76,8 @@ def import_(
 ) -> None:
     """Import a model of Marian (such as those of OPUS-MT), M2M-100 or NLLB-200 as a run.
 
-    The run is like any other: translate, score, evaluate, export, serve; to fine-tune one of
-    Marian, name it as `training.init_from` of a recipe. `hub`, `opus-mt` and `marian` are the same.
+    The run is like any other: translate, score, evaluate, export, serve. To fine-tune it, train its
+    `config.yaml` into another folder. `hub`, `opus-mt` and `marian` are the same command.
 
     Example:
 

@@ -13,13 +13,12 @@ SECONDS_BETWEEN_LINES = 60
 def sentence_progress(total, before=0, is_shown=True):
     """Shows how many sentences are done, how many per second, and the time left.
 
-    Elsewhere than on a terminal, it prints a line every minute: the log of a short command stays
-    empty.
+    Without a bar, it prints a line every minute, so a short command prints none.
 
     Args:
         total: number of sentences, or `None` if it is not known.
         before: number of sentences that an earlier process did. Defaults to `0`.
-        is_shown: `False` if the terminal shows the results themselves. Defaults to `True`.
+        is_shown: `False` to show no bar, as when a terminal shows the results. Defaults to `True`.
 
     Yields:
         the function to call with the number of sentences that are newly done.
@@ -43,8 +42,9 @@ def sentence_progress(total, before=0, is_shown=True):
             if bar.disable and is_due:
                 printed = now
                 # `total` may be an estimate that is too low.
-                left = datetime.timedelta(seconds=round(max((total or done) - done, 0) / rate))
-                of, end = (f" of {total:,}", f", {left} left") if total else ("", "")
-                console.print(f"{done:,}{of} sentences, {rate:,.1f}/s{end}")
+                seconds = round(max((total or done) - done, 0) / rate)
+                time_left = f", {datetime.timedelta(seconds=seconds)} left" if total else ""
+                of_total = f" of {total:,}" if total else ""
+                console.print(f"{done:,}{of_total} sentences, {rate:,.1f}/s{time_left}")
 
         yield advance
