@@ -17,10 +17,11 @@ from keras_transformer.settings import Settings, setting
 from keras_transformer.texts import UNSPACED
 
 CHECKED_AT_ONCE = 1 << 16  # pairs
-# A side uses a script if at least this fraction of its letters belongs to it.
+# A side uses a script that at least this fraction of the side's letters belongs to.
 MIN_SHARE = 0.05
 # A pattern for each script that Unicode recommends (UAX 31, table 5). `Zyyy` and `Zinh` match
-# letters without a script, such as `µ`; `further` matches the other scripts. Several may match.
+# letters without a script, such as `µ`; `further` matches the other scripts. A letter may match
+# several patterns.
 _SCRIPTS = {
     code: rf"\p{{Script_Extensions={code}}}"
     for code in "Zyyy Zinh Latn Cyrl Hani Hira Kana Hang Arab Grek Hebr Deva Thai Armn Beng Bopo "
@@ -64,8 +65,8 @@ class CleaningSettings(Settings):
 class Cleaner:
     """Leaves out pairs of one or several corpora.
 
-    Memory: if duplicates are left out, up to 16 bytes for each pair: a hash of 64 bits, and its
-    copy while more are added.
+    Leaving out duplicates takes up to 16 bytes of memory for each pair: a hash of 64 bits, and its
+    copy while hashes are added.
     """
 
     def __init__(self, settings: CleaningSettings) -> None:
@@ -102,18 +103,20 @@ class Cleaner:
                     skip(reason, *pair)
 
     def _are_repeated(self, pairs):
-        """Returns for each pair whether it equals an earlier one; remembers the hashes of all."""
+        """Returns for each pair whether it equals an earlier one, and adds the new hashes."""
         import numpy as np  # not at the top: recipes are read without it
 
         texts = ("\0".join(pair).encode(errors="surrogatepass") for pair in pairs)
         digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
         hashes = np.frombuffer(digests, np.uint64)
-        known = np.asarray(self._hashes, np.uint64)
+        known_hashes = np.asarray(self._hashes, np.uint64)
+        _, first_places = np.unique(hashes, return_index=True)
         is_new = np.zeros(len(hashes), bool)
-        is_new[np.unique(hashes, return_index=True)[1]] = True
-        is_new &= known[np.searchsorted(known, hashes)] != hashes
-        new = np.sort(hashes[is_new])
-        self._hashes = np.insert(known, np.searchsorted(known, new), new)
+        is_new[first_places] = True
+        is_new &= known_hashes[np.searchsorted(known_hashes, hashes)] != hashes
+        new_hashes = np.sort(hashes[is_new])
+        places = np.searchsorted(known_hashes, new_hashes)
+        self._hashes = np.insert(known_hashes, places, new_hashes)
         return ~is_new
 
 
@@ -123,18 +126,18 @@ def _rules(settings):
     if settings.identical:
         rules["identical sides"] = lambda source, target: source.strip() == target.strip() != ""
     if settings.max_word_length:
-        long = re.compile(rf"[^\s{UNSPACED}]{{{settings.max_word_length + 1}}}").search
-        rules["long word"] = lambda *pair: any(map(long, pair))
+        find_long = re.compile(rf"[^\s{UNSPACED}]{{{settings.max_word_length + 1}}}").search
+        rules["long word"] = lambda *pair: any(map(find_long, pair))
     if ratio := settings.max_character_ratio:
         rules["character ratio"] = lambda *pair: max(map(len, pair)) > ratio * min(map(len, pair))
     return rules
 
 
-def _script_rule(share, character_counts):
+def _script_rule(max_share, character_counts):
     """Returns the function that tells whether a pair has too many letters of other scripts.
 
     Args:
-        share: maximum fraction of a text's letters in scripts that its side does not use.
+        max_share: maximum fraction of a text's letters in scripts that its side does not use.
         character_counts: how often each side has had each character.
     """
     other_letters = [
@@ -144,8 +147,8 @@ def _script_rule(share, character_counts):
 
     def is_broken(*pair):
         for pattern, text in zip(other_letters, pair, strict=True):
-            others = len(pattern.findall(text))
-            if others and others > share * len(regex.findall(r"\p{L}", text)):
+            count = len(pattern.findall(text))
+            if count and count > max_share * len(regex.findall(r"\p{L}", text)):
                 return True
         return False
 

@@ -1,7 +1,7 @@
 """Pairs of strings -> token ids, on several cores: each core has a Python process.
 
-The processes are started by this program, not by `multiprocessing`: that would run the user's
-script again, and is refused in a daemonic process.
+Each process runs the program below. `multiprocessing` would run the user's script again, and a
+daemonic process cannot use it.
 
     python -m keras_transformer.data.encoding
 """
@@ -71,8 +71,9 @@ def encode_chunks(
         yield from (encode_chunk(chunk, tokenizers) for chunk in chunks)
         return
     with contextlib.ExitStack() as stack:
-        closing = [contextlib.closing(_Process(tokenizers)) for _ in range(cores)]
-        processes = [stack.enter_context(process) for process in closing]
+        contexts = [contextlib.closing(_Process(tokenizers)) for _ in range(cores)]
+        processes = [stack.enter_context(context) for context in contexts]
+        # The processes take turns, so the first of these has the next result.
         busy: collections.deque[_Process] = collections.deque()
         for chunk, process in zip(chunks, itertools.cycle(processes), strict=False):
             if len(busy) == cores:
@@ -120,10 +121,10 @@ class _Process:
         """Ends the other process if the block fails, so that `receive` encodes here; warns once."""
         try:
             yield
-        except Exception as error:  # also of a tokenizer that cannot be pickled
+        except Exception as error:  # such as a tokenizer that cannot be pickled
             if self._works:
-                reason = f"No further process can tokenize ({error}): this one does it."
-                warnings.warn(reason, stacklevel=1)
+                message = f"No further process can tokenize ({error}): this one does it."
+                warnings.warn(message, stacklevel=1)
             self._works = False
             self.close()
 

@@ -84,12 +84,12 @@ def _pairs(numbers, notations, split, size, seed):
     if size < 1:
         raise ValueError(f"`size` must be a positive integer. Received: size={size}")
     draw = _draw_train if split == "train" else _draw_held_out
-    ends = [10**digits for digits in range(1, len(str(numbers[-1])))]
-    # Zero has one digit.
-    by_digits = [range(*ends) for ends in pairwise([numbers.start, *ends, numbers.stop])]
-    drawn = draw(by_digits, size, random.Random(seed))
+    powers = [10**digits for digits in range(1, len(str(numbers[-1])))]
+    # The numbers of one digit (zero too), of two, and so on.
+    by_digits = [range(*ends) for ends in pairwise([numbers.start, *powers, numbers.stop])]
+    sample = draw(by_digits, size, random.Random(seed))
     source, target = notations
-    return [(source(number), target(number)) for number in drawn]
+    return [(source(number), target(number)) for number in sample]
 
 
 def is_held_out(number):

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 SYMBOL = re.compile("\u27e6\\d+\u27e7")
-_LONGEST = 200  # characters of the sources of joined pairs
+_LONGEST = 200  # maximum characters of the sources of joined pairs
 _NO_PLAIN_WORD = re.compile(r"\d|[A-Z]|\w[@/:]\S")  # a number, a name, an address
-# What may stand between symbols and the text before and behind them, on both sides alike.
+# What may stand between symbols and the text before and behind them, the same in both languages.
 _BEFORE, _BEHIND = (" ", "", ": "), (" ", "", ": ", ". ")
 
 
@@ -23,7 +23,7 @@ def symbols(count: int) -> list[str]:
 
 
 def count_symbols(*vocabularies: Sequence[str]) -> int:
-    """Returns how many symbols all vocabularies hold, from the first one on."""
+    """Returns the largest n such that all vocabularies hold the first n symbols."""
     count = 0
     while all(symbols(count + 1)[-1] in vocabulary for vocabulary in vocabularies):
         count += 1
@@ -35,9 +35,9 @@ def add_placeholders(
 ) -> Iterator[tuple[str, str]]:
     """Yields pairs, a fraction of them with symbols that are the same in source and target.
 
-    A symbol takes the place of a word that both sides have and that is no plain word, such as a
-    number or an address. If there is no such word, symbols stand at the ends of the pair, or join
-    it with pairs before it. The same arguments give the same pairs.
+    A symbol takes the place of a number, name or address that both sides have. If there is none,
+    symbols stand at the ends of the pair, or join it with pairs before it. The same arguments give
+    the same pairs.
 
     Args:
         pairs: iterable of (source, target) strings.
@@ -62,6 +62,7 @@ def _with_symbols(rng, names, pairs):
     if shared := sorted(filter(_NO_PLAIN_WORD.search, source_words & target_words)):
         word = re.compile(rf"(?<!\S){re.escape(rng.choice(shared))}(?!\S)")
         return tuple(word.sub(names[0], text, count=1) for text in pairs[-1])
+    # Else join the pair with up to `len(names)` pairs before it, to at most `_LONGEST` characters.
     names = names[: rng.randint(1, len(names))]
     pairs = pairs[-rng.randint(1, len(names) + 1) :]
     while len(pairs) > 1 and sum(len(source) for source, _ in pairs) > _LONGEST:

@@ -97,7 +97,7 @@ def checked_vocabulary(vocabulary: Any, source: Any) -> Mapping[str, int]:
     has the pieces `MARIAN_SPECIAL`.
 
     Args:
-        vocabulary: what must be such a vocabulary.
+        vocabulary: the object to check.
         source: name of the argument or path of the file, for errors.
     """
     is_valid = isinstance(vocabulary, Mapping) and all(
@@ -183,15 +183,15 @@ def _special_ids(chosen_ids, ids, proto, start_is_pad):
                 f"`{name}` must be the id of a control piece or an id without a piece. Received: "
                 f"{token_id}"
             )
-        is_pad = start_is_pad and name == "start_token_id"
-        if not is_pad and token_id in special.values():
+        may_be_pad = start_is_pad and name == "start_token_id"
+        if not may_be_pad and token_id in special.values():
             other = next(other for other, other_id in special.items() if other_id == token_id)
             raise ValueError(
                 f"`{name}` must differ from `{other}`. Received: {token_id}. Give one of them an "
                 "id after the last one of the vocabulary."
             )
         special[name] = operator.index(token_id)
-        if not is_pad:
+        if not may_be_pad:
             ids.setdefault(piece, special[name])
     return special
 
@@ -235,7 +235,7 @@ def ids_of(vocabulary: Sequence[str] | Mapping[str, int]) -> dict[str, int]:
 def tokens_of(
     ids: Mapping[str, int], special_ids: Iterable[int], vocabulary_size: int | None = None
 ) -> list[str]:
-    """Returns the tokens in the order of their ids; an id without a token has an empty one."""
+    """Returns the tokens in the order of their ids; an empty string for an id without a token."""
     smallest = 1 + max(*ids.values(), *special_ids)
     size = smallest if vocabulary_size is None else operator.index(vocabulary_size)
     if size < smallest:

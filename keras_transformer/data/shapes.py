@@ -1,4 +1,4 @@
-"""A few padded shapes for all batches of a corpus: XLA compiles each shape of a batch once."""
+"""A few padded shapes for all batches of a corpus, because XLA compiles anew for each shape."""
 
 import itertools
 
@@ -60,7 +60,8 @@ class Shapes:
             lengths: int array `(rows, 2)`, of the pairs of the batch.
         """
         needed = [len(lengths), *lengths.max(axis=0)]
-        rows, source, target = self.sizes[(self.sizes >= needed).all(axis=1).argmax()].tolist()
+        is_enough = (self.sizes >= needed).all(axis=1)
+        rows, source, target = self.sizes[is_enough.argmax()].tolist()  # the smallest of these
         return rows, source, target
 
 
@@ -106,8 +107,8 @@ def choose_sides(lengths: np.ndarray, number: int) -> np.ndarray:
     """Chooses nested shapes `(S, T)` for pairs, each pair padded to the smallest that holds it.
 
     No other nested shapes of the candidate lengths have fewer slots. Candidates are all lengths up
-    to 20 that occur; above, only the longest of each group that spans 5%, so that a long outlier
-    costs little time.
+    to 20 that occur. Above 20, only the longest of each group that spans 5% is a candidate, so a
+    long outlier costs little time.
 
     Args:
         lengths: int array `(N, 2)`, tokens of source and target.

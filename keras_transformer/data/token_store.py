@@ -45,8 +45,8 @@ class TokenRows:
         ids: two int arrays, the ids of all sources and of all targets.
         starts: int64 array `(pairs, 2)`, where the rows begin in `ids`.
         lengths: int32 array `(pairs, 2)`.
-        sample: some of the pairs, as (source, target) texts; with the language tokens of both at
-            the end, if these decide how text is split.
+        sample: some of the pairs: (source, target) texts, then the language tokens of both if
+            these decide how text is split.
     """
 
     ids: Sequence[np.ndarray]
@@ -182,14 +182,14 @@ def _chunks(pairs, sample, languages):
         sample: `Sample`, to which the columns of each pair are added.
         languages: the language tokens of source and target of each part; empty: chunks have none.
     """
-    parts: list[int] = []  # the part of each pair of the chunk that is read
+    parts: list[int] = []  # the part of each pair of the current chunk
 
-    def pairs_with_parts():
+    def record_parts():
         for pair in pairs:
             parts.append(pairs.part)
             yield pair
 
-    for texts in pair_chunks(pairs_with_parts() if languages else pairs, ENCODED_AT_ONCE):
+    for texts in pair_chunks(record_parts() if languages else pairs, ENCODED_AT_ONCE):
         columns = [*texts]  # of sources and of targets
         if languages:
             columns += zip(*(languages[part] for part in parts), strict=True)
@@ -201,15 +201,15 @@ def _chunks(pairs, sample, languages):
 def _build(path, pairs, tokenizers, advance, languages):
     """Builds a store, or waits for another process that builds it, and returns its rows.
 
-    What a killed process left is deleted: a build starts over.
+    Deletes what a killed process left: a build starts over.
     """
     with named_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.with_name(f".{path.name}.lock"), "building this store", waits=True):
         if rows := _open(path, pairs):
             return rows
-        for unfinished in path.parent.glob(f".{path.name}-*"):  # of a killed process
-            shutil.rmtree(unfinished, ignore_errors=True)
+        for leftover in path.parent.glob(f".{path.name}-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         with atomic_folder(path) as folder:
             _write(folder, pairs, tokenizers, advance, path, languages)
             if store_key(pairs, tokenizers, languages) != path.name:
