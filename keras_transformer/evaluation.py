@@ -90,7 +90,7 @@ def score(
     tokenized: bool = False,
     lowercase: bool = False,
 ) -> Score:
-    """Corpus score by the name of its metric.
+    """Corpus score by a metric.
 
     `"wer"` is the percentage of the lines whose tokens, between white space, differ from those of
     every reference: the word error rate of tasks whose lines are words, such as pronunciation.
@@ -181,12 +181,16 @@ def paired_bootstrap(
     systems = [("baseline", baseline_lines), ("system", translations)]
     signatures, scores = PairedTest(systems, scorers, streams, test_type="bs")()
     ((name, signature),) = signatures.items()
-    of_baseline, of_system = scores[name]
+    baseline_score, system_score = scores[name]
     # For equal scores, sacreBLEU returns a p-value near 0.
-    p_value = 1.0 if of_system.score == of_baseline.score else of_system.p_value
-    more_is_better = METRICS[metric].more_is_better
+    is_equal = system_score.score == baseline_score.score
     return Comparison(
-        of_system.score, of_baseline.score, p_value, str(signature), name, more_is_better
+        score=system_score.score,
+        baseline=baseline_score.score,
+        p_value=1.0 if is_equal else system_score.p_value,
+        signature=str(signature),
+        name=name,
+        more_is_better=METRICS[metric].more_is_better,
     )
 
 
@@ -239,11 +243,11 @@ def accuracy_at_n(n_best: Iterable[list[str]], references: References) -> float:
     if not all(isinstance(texts, list) and texts for texts in ranked):
         raise ValueError("`n_best` must hold a list of translations for each line.")
     firsts, streams = _checked_lists([texts[0] for texts in ranked], references)
-    right = 0
+    num_right = 0
     for texts, *row in zip(ranked, *streams, strict=True):
         expected = {_spaced(reference) for reference in row if reference is not None}
-        right += not expected.isdisjoint(map(_spaced, texts))
-    return right / len(firsts)
+        num_right += not expected.isdisjoint(map(_spaced, texts))
+    return num_right / len(firsts)
 
 
 def merge_references(
@@ -374,8 +378,8 @@ def _as_one_symbol(line):
     return [_spaced(line)]
 
 
-# The only place that says which values are better: the choice of the best epoch, early stopping
-# and `monitor` use it. A logged name ends with the name of its metric: `val_bleu`.
+# The only place that says whether more is better, for the choice of the best epoch, early stopping
+# and `monitor`. A logged name ends with the name of its metric: `val_bleu`.
 METRICS = {
     "bleu": Metric("% (precision of n-grams)", True, _bleu),
     "chrf": Metric("% (F-score of n-grams)", True, _chrf),
@@ -449,5 +453,5 @@ def _without_blanks(references):
 
 
 def _spaced(line):
-    """Returns the tokens of a line with one space between them, as lines are compared."""
+    """Returns the tokens of a line with one space between them, for comparisons."""
     return " ".join(line.split())

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-# Maximum of sentences * longest sentence**2 of a batch: the size of attention scores.
+# Maximum number of token pairs of a batch, sentences * longest sentence**2: the size of attention
+# scores.
 MOST_PAIRS = 64 * 256**2
 # The length of a row that fills a batch by itself.
 LONGEST_ROW = 2048
@@ -26,8 +27,8 @@ def batch_rows(
     Args:
         lengths: ints, the length of each row.
         batch_sentences: int. Maximum number of rows of a batch.
-        most_pairs: int. Maximum of rows * longest row**2 of a batch. A single row may exceed every
-            limit.
+        most_pairs: int. Maximum of rows * longest row**2 of a batch. A batch of one row may exceed
+            every limit.
 
     Returns:
         list of int arrays, the indices of the rows of each batch.

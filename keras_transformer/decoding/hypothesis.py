@@ -100,18 +100,19 @@ class Hypothesis:
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain Python values, a row for `pandas.DataFrame` or JSON.
 
-        `attention` is left out; `log_prob` and `perplexity` are added. -inf and NaN become `None`,
-        because JSON has neither: the score of an impossible hypothesis and the perplexity without
-        tokens.
+        `attention` is left out; `log_prob` and `perplexity` are added. The score -inf of an
+        impossible hypothesis and the perplexity NaN without tokens become `None`: JSON has neither.
 
         Returns:
             dict of str to str, int, float, list or `None`.
         """
         names = [field.name for field in fields(self) if field.name != "attention"]
         row = {name: getattr(self, name) for name in names}
+        # Copies, so that a change of the dict does not change the hypothesis.
         row |= {name: list(value) for name, value in row.items() if isinstance(value, list)}
-        numbers = {n: getattr(self, n) for n in ("score", "log_prob", "perplexity")}
-        return row | {n: v if math.isfinite(v) else None for n, v in numbers.items()}
+        numbers = {name: getattr(self, name) for name in ("score", "log_prob", "perplexity")}
+        finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
+        return row | finite
 
     def alignment(self, layer: int | None = None, head: int | None = None) -> list[int]:
         """Returns the source token with the highest attention score, for each target token.
@@ -153,7 +154,7 @@ def hypotheses_of(source, result, texts, vocabularies, config):
     Args:
         source: int32 array `(B, S)`, with the end tokens, padded.
         result: `SearchResult` of arrays.
-        texts: B lists of R strings.
+        texts: for each sentence, the strings of its hypotheses, best first.
         vocabularies: the tokens of source and target, in the order of their ids.
         config: has the ids of the padding and end tokens.
     """

@@ -42,41 +42,41 @@ def encode_lines(
     return encode_in_languages(tokenizer, lines, language_ids)
 
 
-def require_at_most(most, what, token_ids, name, advice="", lines=None):
+def require_at_most(most, reason, token_ids, name, advice="", lines=None):
     """Raises if a row is too long: more than `most` tokens, with the end token that will follow.
 
     Args:
         most: int, the maximum.
-        what: str, where the maximum comes from, for the error.
+        reason: str, where the maximum comes from, for the error.
         token_ids: list of rows, without end tokens.
         name: that of the argument, for the error.
         advice: str, what the error advises besides shortening the line. Optional.
-        lines: list of ints, the line of each row, counted from 0, which the error names. Defaults
-            to one row per line.
+        lines: list of ints, for the error: the line of each row, counted from 0. Defaults to one
+            row per line.
     """
     lengths = [len(row) + 1 for row in token_ids]
     longest = max(lengths, default=0)
     if longest > most:
         row = lengths.index(longest)
+        line = row if lines is None else lines[row]
         raise ValueError(
-            f"A line must have at most {most:,} tokens with the end token, {what}. Received: line "
-            f"{(row if lines is None else lines[row]) + 1} of `{name}` has {longest:,} tokens. "
-            + f"Shorten it {advice}".strip()
+            f"A line must have at most {most:,} tokens with the end token, {reason}. Received: "
+            f"line {line + 1} of `{name}` has {longest:,} tokens. " + f"Shorten it {advice}".strip()
         )
 
 
 def longest_target(source_length: int, settings: SearchSettings, config: Any) -> int:
-    """Returns the maximum length of a translation of `source_length` tokens, end tokens counted."""
+    """Returns the maximum length of the translation of a source; both lengths count end tokens."""
     longest = math.floor(settings.length_ratio * (source_length - 1)) + settings.extra_length
     longest = min(longest, settings.most_tokens)
     return max(1, min(longest, learned_positions(config) or longest))
 
 
 def learned_limits(lengths: np.ndarray, search: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the limit of length that 99.9% of some pairs need, if it is above the default.
+    """Returns a limit of length that suffices for 99.9% of some pairs, if the default does not.
 
-    For example, pairs of a word and its characters need a higher one: a target has many times the
-    tokens of its source.
+    For example, pairs of a word and its characters need a higher limit: a target has many times
+    the tokens of its source.
 
     Args:
         lengths: int array `(N, 2)`, tokens of the sources and the targets, end tokens counted.

@@ -14,7 +14,7 @@ def select(nest: Any, slots: Any) -> Any:
 
 
 def pick(values: Any, indices: Any) -> Any:
-    """Gathers along the last axis; the other axes are equal."""
+    """Gathers along the last axis; the other axes of both tensors are equal."""
     return ops.take_along_axis(values, indices, axis=-1)
 
 

@@ -159,8 +159,8 @@ def no_repeat_ngram_size(size: int) -> Processor:
         for distance in range(1, size):
             is_latest = positions == index - distance
             latest = ops.sum(ops.where(is_latest, token_ids, 0), axis=2, keepdims=True)
-            before = ops.pad(token_ids, [[0, 0], [0, 0], [distance, 0]])[:, :, :-distance]
-            follows &= before == latest
+            shifted = ops.pad(token_ids, [[0, 0], [0, 0], [distance, 0]])[:, :, :-distance]
+            follows &= shifted == latest
         repeated = ops.where(follows, token_ids, -1)
         return ops.where(_occurs_in(repeated, log_probs, index), IMPOSSIBLE, log_probs)
 

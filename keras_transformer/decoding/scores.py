@@ -21,7 +21,7 @@ PENALTY_BASES = {
 def penalties_up_to(longest: int, settings: SearchSettings) -> np.ndarray:
     """Returns the penalties of 0 to `longest + 1` tokens, a float32 array.
 
-    No tokens have the penalty of one token. In NumPy, because JAX has no float64.
+    0 tokens have the penalty of 1 token. In NumPy, because JAX has no float64.
     """
     lengths = np.maximum(np.arange(longest + 2.0), 1.0)
     alpha = np.float64(np.float32(settings.alpha))  # rounded as the `alphas` of a search

@@ -6,7 +6,7 @@ from keras_transformer.data.pieces import SPACES
 from keras_transformer.decoding.protected_text import MARK
 
 BORDER = "\ufdd0"  # stands before and behind the white space between two sentences
-# Latin, Greek, Cyrillic and Armenian: other scripts have no lower case, or no upper case.
+# The lower case of Latin, Greek, Cyrillic and Armenian.
 _LOWER = "".join(filter(str.islower, map(chr, [*range(0x590), *range(0x1E00, 0x2000)])))
 _MARKS, _UNSPACED_MARKS = ".!?…։؟۔।॥።", "。｡！？။។"
 SENTENCE_MARKS = frozenset(_MARKS + _UNSPACED_MARKS)
