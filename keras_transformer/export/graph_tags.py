@@ -23,18 +23,18 @@ def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Ten
         codes: the languages that the model has tags for, at least one.
 
     Raises:
-        ValueError, or in a graph InvalidArgumentError: if a language is none of the model's; or if
-            a line begins with a tag that is none of the model's or not that of its language, or
-            with two tags.
+        ValueError, or in a graph InvalidArgumentError: if the model does not have a language; or
+            if a line begins with two tags, with a tag that the model does not have, or with that
+            of another language.
     """
     all_codes, tags = ", ".join(codes), [f">>{code}<<" for code in codes]
     languages = tf.broadcast_to(languages, tf.shape(text))
     requested_tags = tf.where(languages == "", "", tf.strings.join([">>", languages, "<<"]))
     tag, after_tag = _split(text)
-    second, _ = _split(after_tag)
+    second_tag, _ = _split(after_tag)
     is_known = _is_one_of(languages, ["", *codes])
     is_allowed = _is_one_of(tag, tags) & ((requested_tags == "") | (tag == requested_tags))
-    is_right = (tag == "") | (is_allowed & ~_is_one_of(second, tags))
+    is_right = (tag == "") | (is_allowed & ~_is_one_of(second_tag, tags))
     lines = tf.range(tf.size(text)) + 1
     checks = [
         require_rows(is_known, UNKNOWN_LANGUAGE.format(all_codes, "{}"), languages),
@@ -43,7 +43,7 @@ def tag_lines(text: tf.Tensor, languages: tf.Tensor, codes: list[str]) -> tf.Ten
     with tf.control_dependencies(checks):
         needs_no_tag = (tag != "") | (requested_tags == "") | (tf.strings.strip(text) == "")
     text = tf.where(needs_no_tag, text, tf.strings.join([requested_tags, " ", text]))
-    # White space before a tag of the line itself is removed.
+    # A line that has a tag loses the white space before it.
     return tf.where(tag == "", text, tf.strings.join([tag, after_tag]))
 
 

@@ -140,8 +140,9 @@ def _vectors(tensors, options):
     for name, tensor in tensors.items():
         shape, rows = tf.shape(tensor), tf.size(tensor)
         may_be_one = name in options
-        # `tf.rank` is the constant 1 of the signature; `tf.shape` is that of the actual input.
-        is_right = tf.equal(tf.math.count_nonzero(shape >= 0), 1)
+        # The rank of the actual input: `tf.rank` would be the constant 1 of the signature.
+        rank = tf.math.count_nonzero(shape >= 0)
+        is_right = tf.equal(rank, 1)
         is_right &= (rows == tf.size(text)) | (may_be_one & (rows == 1))
         or_one = ", or one row" if may_be_one else ""
         must = (

@@ -69,10 +69,11 @@ def import_model(
     Marian's models have two forms: its own files (`*.npz`, `decoder.yml`, and vocabularies: two of
     SentencePiece, or `*vocab.yml` with `source.spm` and `target.spm`), as a folder or its zip file;
     and the folder of the Hugging Face Hub (`config.json`, `model.safetensors`, `vocab.json`,
-    `source.spm`, `target.spm`). M2M-100 and NLLB-200, without mixtures of experts, have that of the
-    Hub: `config.json`, `model.safetensors` or several with an index, `sentencepiece.bpe.model` and,
-    of M2M-100, `vocab.json`. The weights are the same numbers in another order; nothing is trained
-    or rounded, except that the gelu of Marian up to 1.12.0 becomes a scaled silu. The settings of
+    `source.spm`, `target.spm`). M2M-100 and NLLB-200, without mixtures of experts, have the form of
+    the Hub: `config.json`, `model.safetensors` or several with an index, `sentencepiece.bpe.model`
+    and, for M2M-100, `vocab.json`. Nothing is trained: the weights are the same numbers as float32
+    and in another order. There are two exceptions: `precision="bfloat16"` rounds, and the gelu of
+    Marian up to 1.12.0 becomes a silu, with scaled weights before and behind it. The settings of
     the search come with the model.
 
     Args:
@@ -83,10 +84,10 @@ def import_model(
         run: path of a run folder to write, new or empty. `load_run`, all commands and
             `training.init_from` of a recipe take it. Optional.
         weights: name of the `*.npz`, if the folder has several. Optional.
-        arithmetic: for a model of Marian, `"marian"` or `"transformers"`: the program with whose
-            positions, layer norm and padding the weights were trained. Defaults to `"marian"` for
-            Marian's files, and for those of the Hub to what the files and the name tell; then a
-            printed line says which and why.
+        arithmetic: for a model of Marian, the program that trained it: `"marian"` or
+            `"transformers"`. They differ in positions, layer norm and padding. Defaults to
+            `"marian"` for Marian's files. For files of the Hub, it defaults to the program that
+            the files and the name tell, and a printed line says which and why.
         add_language: code of a language that M2M-100 or NLLB-200 lacks, spelled as the model's
             codes, such as `"tyv_Cyrl"`. Its token is the last of the vocabulary. Until it is
             trained, nothing else of the model changes. Optional.
@@ -100,8 +101,8 @@ def import_model(
             `"bfloat16"`, which rounds the weights to half of their size. Defaults to `"float32"`.
         print_fn: prints a line of text. Defaults to `print`.
         **settings: as in `Translator`, with `frozen`, here `True` by default, and `dtype`. They
-            override those of the model, and are not written into the run, which is of float32 in
-            any case.
+            override those of the model. The run does not get them: its weights have the dtype
+            `precision`.
 
     Returns:
         `Translator`. Its `languages` lists those of a model that has several. M2M-100 and NLLB-200
@@ -126,20 +127,22 @@ def import_model(
         _require_new(run_folder)
     name = str(folder) if _is_hub_name(folder) else None
     with _local(folder) as local:
-        read = read_model_folder(local, name, weights, arithmetic)
+        foreign_model = read_model_folder(local, name, weights, arithmetic)
         if addition is not None:
-            read = add_to(read, addition)
-        for note in read.notes:
+            foreign_model = add_to(foreign_model, addition)
+        for note in foreign_model.notes:
             print_fn(note)
-        model = build_model(read, precision)
-    tokenizers = read.tokenizers
-    settings = {"max_source_tokens": LONGEST_SOURCE, **read.search, **settings}
+        model = build_model(foreign_model, precision)
+    tokenizers = foreign_model.tokenizers
+    settings = {"max_source_tokens": LONGEST_SOURCE, **foreign_model.search, **settings}
     frozen, dtype = settings.pop("frozen", True), settings.pop("dtype", None)
-    # Nobody else has the model: no copy is needed.
-    used: Any = freeze(model, dtype, is_shared=False) if frozen or dtype is not None else model
-    translator = Translator(used, *tokenizers, **settings)
+    used_model: Any = model
+    if frozen or dtype is not None:
+        # Nothing trains the model later: no copy is needed.
+        used_model = freeze(model, dtype, is_shared=False)
+    translator = Translator(used_model, *tokenizers, **settings)
     if run_folder is not None:
-        _write_run(run_folder, read, model, tokenizers)
+        _write_run(run_folder, foreign_model, model, tokenizers)
     return translator
 
 
@@ -192,34 +195,36 @@ def _read_hub(folder, name, arithmetic):
     return read_hub(folder, settings, FAMILIES[family], name, arithmetic)
 
 
-def build_model(read: ForeignModel, precision: str = "float32") -> Transformer:
-    """Returns a `Transformer` with the weights of a model that was read.
+def build_model(foreign_model: ForeignModel, precision: str = "float32") -> Transformer:
+    """Returns a `Transformer` with the weights of a foreign model.
 
     Each weight is made once, from its array: none begins with random numbers or zeros. On a
     terminal, a bar shows how many are made.
 
     Args:
-        read: the model. Each array is removed from it when its weight is made.
+        foreign_model: `ForeignModel`. Each array is removed from it when its weight is made.
         precision: as in `import_model`.
     """
     # {path of a weight: (Marian's name, axes)}; an entry is removed when its weight is made.
-    unused = {part.path: (name, part.axes) for name, part in arrays_of(read.config).items()}
+    unused = {
+        part.path: (name, part.axes) for name, part in arrays_of(foreign_model.config).items()
+    }
 
     def initial_value(path, shape, dtype):
         name, axes = unused.pop(path)
         advance()
-        return _tensor_of(read.arrays.pop(name), axes, dtype)
+        return _tensor_of(foreign_model.arrays.pop(name), axes, dtype)
 
     try:
         # Keras makes the variables at the end of the scope.
         with count_bar(len(unused), "arrays") as advance, keras.StatelessScope():
-            model = Transformer(read.config, dtype=precision)
+            model = Transformer(foreign_model.config, dtype=precision)
             for variable in model.weights:
                 variable._initializer = functools.partial(initial_value, variable.path)
     except BaseException:
         keras.utils.clear_session()  # else the next scope would make the remaining variables
         raise
-    if unused:  # another Keras, which makes its variables in another way
+    if unused:  # another version of Keras, which makes variables in another way
         raise RuntimeError(f"Weights were not assigned: {', '.join(unused)}.")
     return model
 
@@ -256,43 +261,46 @@ def _require_new(run):
         )
 
 
-def _write_run(run, read, model, tokenizers):
-    """Writes model, tokenizers, recipe and origin into a new folder; the model is the last."""
+def _write_run(run, foreign_model, model, tokenizers):
+    """Writes tokenizers, origin, recipe and, last, the model into a new folder."""
     with run.locked():
         _require_new(run)  # again, under the lock: another process may have written it
         tokenizer_files = run.new_tokenizer_files(joint=len(tokenizers) == 1)
-        others = run.origin_file, run.recipe_file, run.model_file
-        owned = [*tokenizer_files, *map(model_file, tokenizer_files), *others]
-        run.add_owned_files(*(file.name for file in owned))
+        other_files = run.origin_file, run.recipe_file, run.model_file
+        files = [*tokenizer_files, *map(model_file, tokenizer_files), *other_files]
+        run.add_owned_files(*(file.name for file in files))
         try:
             for tokenizer, file in zip(tokenizers, tokenizer_files, strict=True):
                 tokenizer.save(file)
-            origin = json.dumps(read.origin, indent=2, ensure_ascii=False)
+            origin = json.dumps(foreign_model.origin, indent=2, ensure_ascii=False)
             write_text(run.origin_file, origin + "\n")
-            write_text(run.recipe_file, recipe_of(read, run.path).to_yaml())
+            write_text(run.recipe_file, recipe_of(foreign_model, run.path).to_yaml())
             save_model(model, run.model_file)
         except BaseException:
-            run.reset()  # nothing of half an import is left
+            run.reset()  # delete half an import
             raise
 
 
-def recipe_of(read: ForeignModel, run: types.Path) -> Recipe:
+def recipe_of(foreign_model: ForeignModel, run: types.Path) -> Recipe:
     """Returns a recipe that fine-tunes the model, once the user names the files."""
     sizes = "vocabulary_size", "source_vocabulary_size"  # the tokenizers know them
     fields = {
         name: value
-        for name, value in read.config.to_dict().items()
+        for name, value in foreign_model.config.to_dict().items()
         if name not in sizes and value is not None
     }
     sides = ("source", "target")
-    files = [f"train.{read.origin[f'{side}_language'] or side}" for side in sides]
+    files = [f"train.{foreign_model.origin[f'{side}_language'] or side}" for side in sides]
     return Recipe.from_dict(
         {
             "data": {"train": files, "max_length": LONGEST_SOURCE},
-            "vocabulary": {"size": read.config.vocabulary_size, "joint": len(read.tokenizers) == 1},
+            "vocabulary": {
+                "size": foreign_model.config.vocabulary_size,
+                "joint": len(foreign_model.tokenizers) == 1,
+            },
             "model": fields,
             "training": {"init_from": str(run), **FINE_TUNING},
-            "search": read.search,
+            "search": foreign_model.search,
         }
     )
 
@@ -307,13 +315,13 @@ def _local(folder: types.Path) -> Iterator[Path]:
         return
     # Arrays that are mapped may keep a file from being deleted.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        copied = Path(temporary) / re.sub(r"@.*|\.zip$", "", path.name)
-        copied.mkdir()
+        copy = Path(temporary) / re.sub(r"@.*|\.zip$", "", path.name)
+        copy.mkdir()
         if is_zip:
-            _unpack(file_of(path.parent, path.name), copied)
+            _unpack(file_of(path.parent, path.name), copy)
         else:
-            _download(str(folder), copied)
-        yield copied
+            _download(str(folder), copy)
+        yield copy
 
 
 def _unpack(path, folder):
@@ -353,7 +361,7 @@ def _download(name, folder):
         huggingface_hub.snapshot_download(
             repository, revision=revision, allow_patterns=list(HUB_FILES), local_dir=folder
         )
-    except Exception as error:  # those of its HTTP client too
+    except Exception as error:  # of its HTTP client too
         raise ValueError(
             f"There is no folder {name!r}, and the Hugging Face Hub gave no model of this name: "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"

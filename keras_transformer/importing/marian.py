@@ -31,8 +31,8 @@ class Part(NamedTuple):
     Attributes:
         hub: its name on the Hub; empty if the name is not fixed.
         path: its path in a `Transformer`.
-        axes: a letter for the size of each axis: D for the hidden dimension, K for that of all
-            heads, F for the intermediate one, S and V for the vocabularies of source and target.
+        axes: a letter for the size of each axis: D hidden dimension, K key dimension of all heads,
+            F intermediate dimension, S and V vocabularies of source and target.
     """
 
     hub: str
@@ -209,22 +209,23 @@ def checked_arrays(arrays, config, path, names=None):
         "S": config.source_vocabulary_size,
     }
     expected = {name: tuple(map(sizes.get, part.axes)) for name, part in arrays_of(config).items()}
-    shown = {name: (names or {}).get(name, name) for name in expected}
-    missing = [shown[name] for name in expected if name not in arrays]
-    foreign = [name for name in arrays if name not in expected]
-    if missing or foreign:
-        kind, listed = "lacks arrays of the architecture", missing
-        if not missing:
-            kind, listed = "has unknown arrays, which the architecture lacks", foreign
-        raise ValueError(f"{path} {kind}: {first_of(sorted(listed), 3)}.")
+    shown_names = {name: (names or {}).get(name, name) for name in expected}
+    missing = sorted(shown_names[name] for name in expected if name not in arrays)
+    if missing:
+        raise ValueError(f"{path} lacks arrays of the architecture: {first_of(missing, 3)}.")
+    unknown = sorted(name for name in arrays if name not in expected)
+    if unknown:
+        raise ValueError(
+            f"{path} has unknown arrays, which the architecture lacks: {first_of(unknown, 3)}."
+        )
     for name, shape in expected.items():
         actual = arrays[name].shape  # a vector may be stored as a row, `(1, D)`
         if math.prod(actual) != math.prod(shape) or actual[-1:] != shape[-1:]:
             raise ValueError(
-                f"{path}: {shown[name]} must have the shape {shape}, by the sizes that the model's "
-                f"configuration says. Received: {actual}"
+                f"{path}: {shown_names[name]} must have the shape {shape}, by the sizes that the "
+                f"model's configuration says. Received: {actual}"
             )
-        check_floats(arrays[name], shown[name], path)
+        check_floats(arrays[name], shown_names[name], path)
     return {name: arrays[name].reshape(shape) for name, shape in expected.items()}
 
 
@@ -257,7 +258,7 @@ def tokenizers_of(models, vocabularies):
 def sentencepiece_models(folder, vocabularies):
     """Returns the contents of the files of SentencePiece of both sides.
 
-    Raises a `ValueError` if less than half of the pieces of one are in its vocabulary.
+    Raises a `ValueError` if less than half of the pieces of a file are in its vocabulary.
     """
     if has_file(folder, "source.bpe") and not has_file(folder, "source.spm"):
         raise ValueError(
@@ -279,11 +280,11 @@ def sentencepiece_models(folder, vocabularies):
 
 
 def without_equal(settings, usual, path):
-    """Returns a list with a line on the settings that our search cannot follow; `[]` if none.
+    """Returns a list with a line on the settings that our search does not support; `[]` if none.
 
     Args:
         settings: dict of the settings.
-        usual: {name of a setting that ours lacks: value at which it changes nothing}.
+        usual: {name of a setting that our search lacks: value at which it changes nothing}.
         path: path of the file of the settings, for the line.
     """
     differing = [name for name in usual if settings.get(name) not in (usual[name], None)]
@@ -292,8 +293,9 @@ def without_equal(settings, usual, path):
 
 
 def name_of(folder):
-    """Returns the name of a folder; in the Hub's cache, whose folder is a revision, the model's."""
+    """Returns the name of a model by its folder."""
     folder = folder.resolve()
+    # The Hub's cache has folders `models--OWNER--NAME/snapshots/REVISION`.
     if folder.parent.name != "snapshots":
         return folder.name
     return folder.parents[1].name.removeprefix("models--").replace("--", "/")
@@ -320,10 +322,10 @@ def origin_of(folder, name, form, languages):
         code if re.fullmatch("[a-z]{2,3}", str(code)) else guess
         for code, guess in zip(languages, guesses, strict=True)
     ]
-    readme, text = (read_stated(folder, file) for file in ("README.md", "LICENSE"))
+    readme, license_text = (read_stated(folder, file) for file in ("README.md", "LICENSE"))
     licence = re.search(r"^license: *(\S+) *$", readme, re.MULTILINE)
-    is_helsinki = any(re.search(HELSINKI, stated) for stated in (name, readme, text))
-    is_cc_by = "Attribution 4.0 International" in text
+    is_helsinki = any(re.search(HELSINKI, text) for text in (name, readme, license_text))
+    is_cc_by = "Attribution 4.0 International" in license_text
     return {
         "name": name,
         "form": form,
