@@ -21,7 +21,7 @@ def shape_of(tensor: Tensor) -> tuple[Any, ...]:
     traced, and in a short decoding step.
 
     Returns:
-        tuple of ints, and of int32 scalars for unknown sizes; in a functional model, of `None`.
+        tuple of ints. An unknown size is an int32 scalar; in a functional model, `None`.
     """
     if keras.config.backend() != "tensorflow" or not tf.is_tensor(tensor):
         return ops.shape(tensor)

@@ -81,8 +81,8 @@ class CompositeLayer(PartsInConfig):
     def _dense(self, units, name, activation=None, gain=1.0, **changes):
         options = self._options_for(name) | changes
         if gain != 1:
-            unscaled = keras.initializers.get(options["kernel_initializer"])
-            options["kernel_initializer"] = lambda shape, dtype: unscaled(shape, dtype) * gain
+            initializer = keras.initializers.get(options["kernel_initializer"])
+            options["kernel_initializer"] = lambda shape, dtype: initializer(shape, dtype) * gain
         return Projection(units, activation, **options, dtype=self.dtype_policy, name=name)
 
     def _dropout(self, rate):
@@ -149,7 +149,7 @@ def outer_shape(inputs):
 
 
 def _option(name, value):
-    """Returns an option as an object, but a name as it is: an object would fix its seed now."""
+    """Returns an option as an object. A name stays a name: an object would have a fixed seed."""
     if isinstance(value, str):
         return value
     kind = name.rpartition("_")[2]  # "initializer", "regularizer" or "constraint"

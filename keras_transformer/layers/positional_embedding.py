@@ -268,8 +268,8 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
 class _UncopiedStore:
     """A store that writes from the memory of a weight.
 
-    Keras copies each weight by `np.array` before it writes it. A copy of the embeddings, often by
-    far the largest weight, would take gigabytes.
+    Keras copies each weight by `np.array` to write it. A copy of the embeddings, often by far the
+    largest weight, would take gigabytes.
     """
 
     def __init__(self, store):

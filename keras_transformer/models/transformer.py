@@ -182,12 +182,12 @@ class Transformer(TrainingStep, keras.Model):
 
     @property
     def trains_output(self) -> bool:
-        """Whether a weight that the logits are computed from is trained: kernel or bias."""
+        """Whether the kernel or the bias of the logits is trained."""
         layers = self.output_projection or self.decoder.embedding, self.logits_layer
         return any(layer.trainable_weights for layer in layers)
 
     def prepare_training(self) -> None:
-        """Sets the bias of tokens that were added and never trained from about -1e9 to 0."""
+        """Sets the bias of added tokens that were never trained to 0; before, it is about -1e9."""
         count = self.config.added_tokens
         if not count:
             return
@@ -226,9 +226,8 @@ class Transformer(TrainingStep, keras.Model):
         Args:
             encoder_token_ids: int tensor `(B, S)`.
             max_length: int. The cache then has room for this number of target tokens from the
-                start, and its shapes do not change: for XLA, which compiles a loop for fixed
-                shapes. A step beyond it gives wrong logits, on PyTorch an error. Defaults to a
-                cache that grows.
+                start, so its shapes do not change, as a loop of XLA needs. A step beyond it gives
+                wrong logits, on PyTorch an error. Defaults to a cache that grows.
             beam_size: int, `W`, the number of hypotheses of each sentence. Needed with
                 `max_length` only. Defaults to `1`.
 
@@ -236,9 +235,9 @@ class Transformer(TrainingStep, keras.Model):
             nest of tensors whose first axis is the batch. For every block, it has the keys
             and values of self-attention, `(B, N, 0, K)`, which `decode_step` extends, and the keys
             and values of encoder-decoder attention, `(B, N, S, K)`. With `max_length`, those of
-            self-attention are `(B, N, W * max_length, K)`, and two kinds of tensors have no axis of
-            the batch: scalars `index`, and, unless the batch and `beam_size` are 1 or there is no
-            `output_kernel`, the matrix `"transposed_output_kernel"`, `(D, V)`.
+            self-attention are `(B, N, W * max_length, K)`, and there are tensors without an axis of
+            the batch: scalars `index`, and the matrix `"transposed_output_kernel"`, `(D, V)`. The
+            matrix is left out if the batch and `beam_size` are 1, or `output_kernel` is `None`.
         """
         mask = self.padding_mask(encoder_token_ids)
         cache = self.decoder.init_cache(self.encode(encoder_token_ids), mask, max_length, beam_size)

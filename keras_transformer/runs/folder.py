@@ -104,8 +104,8 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"`--run` must be a folder. Received: the file {str(self.path)!r}")
         names = sorted(path.name for path in self.path.glob("*"))
-        others = self.lock_file.name, self.tokens.name  # may be there before the run starts
-        foreign = [n for n in names if n not in others and not n.startswith(".partial.")]
+        early = self.lock_file.name, self.tokens.name  # may be there before the run starts
+        foreign = [n for n in names if n not in early and not n.startswith(".partial.")]
         if foreign and self.owned_files() is None:
             raise ValueError(
                 "`--run` must be the folder of a run, or a new or empty one. Received: "
@@ -131,8 +131,8 @@ class RunFolder:
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            locked = file_lock(self.lock_file, "training this run")
-            with locked, contextlib.ExitStack() as stack:
+            lock = file_lock(self.lock_file, "training this run")
+            with lock, contextlib.ExitStack() as stack:
                 stack.callback(shutil.rmtree, self.staging, ignore_errors=True)
                 yield
         finally:
@@ -151,7 +151,7 @@ class RunFolder:
                     path.rmdir()
         # Delete the recipe last: a killed `reset` must not leave a model without it.
         for name in sorted(owned, key=lambda name: name == self.recipe_file.name):
-            # A killed process leaves `.partial.NAME`, with its process number before NAME or not.
+            # A killed process leaves `.partial.NAME` or `.partial.PROCESS.NAME`.
             for file in (self.path / name, *self.path.glob(f".partial.*{glob.escape(name)}")):
                 if file.is_file():
                     file.unlink()

@@ -72,17 +72,19 @@ def _require_one_vocabulary(paths, tokenizers):
         paths: paths of the runs.
         tokenizers: for each run, its tokenizers of source and target.
     """
-    for path, other in zip(paths, tokenizers, strict=True):
-        for side, mine, theirs in zip(("source", "target"), tokenizers[0], other, strict=True):
-            pairs = enumerate(itertools.zip_longest(mine.vocabulary, theirs.vocabulary))
-            for number, pair in pairs:
-                if pair[0] == pair[1]:
+    for path, sides in zip(paths, tokenizers, strict=True):
+        for side, first, other in zip(("source", "target"), tokenizers[0], sides, strict=True):
+            pairs = itertools.zip_longest(first.vocabulary, other.vocabulary)
+            for number, (first_token, token) in enumerate(pairs):
+                if token == first_token:
                     continue
-                my_token, their_token = ("missing" if t is None else repr(t) for t in pair)
+                first_text, text = (
+                    "missing" if t is None else repr(t) for t in (first_token, token)
+                )
                 raise ValueError(
                     "The runs of an ensemble must have the same vocabularies, token by token. "
-                    f"Received: token {number} of the {side} is {their_token} in {str(path)!r}, "
-                    f"and {my_token} in {str(paths[0])!r}. Train the runs with one vocabulary: "
+                    f"Received: token {number} of the {side} is {text} in {str(path)!r}, "
+                    f"and {first_text} in {str(paths[0])!r}. Train the runs with one vocabulary: "
                     "`files` of `vocabulary`."
                 )
 

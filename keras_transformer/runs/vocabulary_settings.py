@@ -103,21 +103,23 @@ class VocabularySettings(Settings):
     def require_inherited(
         self, origin: str, tokenizers: Sequence[Any], other: "VocabularySettings | None"
     ) -> None:
-        """Raises a `ValueError` if a key has another value than an existing vocabulary.
+        """Raises a `ValueError` unless each key has its default or the existing vocabulary's value.
 
         Args:
             origin: where the vocabulary is from, for the error.
             tokenizers: its tokenizers.
             other: the settings that it was trained with; `None` if unknown.
         """
+        # The default of `normalization` depends on the kinds, so set these.
         unset = VocabularySettings(source=self.source, target=self.target, joint=self.joint)
         defaults = unset.to_dict() | {"source": KINDS[0], "target": KINDS[0]}
         rules = [tokenizer.normalization for tokenizer in tokenizers]
         sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers]
-        of_tokenizers: dict[str, list[Any]] = {"size": sizes, "normalization": [rules, *rules]}
+        # `normalization` may be one rule, or the list of both.
+        actual: dict[str, list[Any]] = {"size": sizes, "normalization": [rules, *rules]}
         for name in TRAINED if other is None else (*TRAINED, "source", "target", "files"):
             other_value = None if other is None else getattr(other, name)
-            allowed = [defaults[name], other_value, *of_tokenizers.get(name, ())]
+            allowed = [defaults[name], other_value, *actual.get(name, ())]
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(

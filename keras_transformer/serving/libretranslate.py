@@ -1,4 +1,4 @@
-"""LibreTranslate's protocol, as its clients speak it."""
+"""Routes of LibreTranslate's protocol."""
 
 import sys
 
@@ -26,7 +26,7 @@ async def detect(request: Request) -> JSONResponse:
 
 
 async def settings(request: Request) -> JSONResponse:
-    """What LibreTranslate's page asks for: the languages that it begins with, and limits."""
+    """The settings of LibreTranslate's page: the languages to begin with, and limits."""
     service = request.app.state.service
     entries = described(service.card) or [{"code": ANY_SOURCE, "name": ANY_SOURCE}]
     pair = {"source": entries[0], "target": entries[1] if len(entries) > 1 else entries[0]}
@@ -81,7 +81,7 @@ def _texts(fields, limits):
 
 
 def _split(texts, form):
-    """Returns for each text the lines to translate, and the function that puts translations in."""
+    """Returns the lines of each text, and the function that joins their translations to a text."""
     if form not in ("text", "html"):
         raise RequestError(400, "`format` must be 'text' or 'html'.", form)
     if form == "html" and sys.version_info < (3, 11, 5):  # wrong matches of possessive groups
@@ -102,7 +102,7 @@ def _joined(split_texts, hypotheses):
 
 def _alternatives(fields):
     value = fields.get("alternatives") or 0
-    if isinstance(value, str) and value.isascii() and value.isdigit():  # of a form
+    if isinstance(value, str) and value.isascii() and value.isdigit():  # from a form
         value = int(value[:9])
     if type(value) is not int or value < 0:
         raise RequestError(400, "`alternatives` must be an integer of at least 0.", value)

@@ -9,7 +9,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """Metrics in a registry of their own, so that several servers can live in a process."""
+    """Metrics of one server. They have their own registry: a process may run several servers."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

@@ -78,7 +78,7 @@ class Service:
 
     @property
     def text_translator(self) -> Translator:
-        """The translator of texts of several sentences, by the settings of the server."""
+        """The translator for texts of several sentences, with the server's settings."""
         return self._text_translator or self.translator
 
     @property
@@ -138,7 +138,7 @@ class Service:
         """
         translator, limits = translator or self.translator, self.limits
 
-        def read() -> Request:
+        def read_request() -> Request:
             texts = lines if isinstance(lines, list) else lines()
             limits.check_texts(texts)
             request = translator.request(texts, **options)
@@ -147,9 +147,9 @@ class Service:
 
         with _request_errors():
             with self._batcher.announced():
-                first = await run_in_threadpool(read)
-            request: Request | None = first
-            answers: list[list[Hypothesis]] = [[]] * len(first.lines)
+                first_request = await run_in_threadpool(read_request)
+            request: Request | None = first_request
+            answers: list[list[Hypothesis]] = [[]] * len(first_request.lines)
             async with self._time_limit():
                 while request is not None:
                     search = Search(
@@ -213,9 +213,9 @@ class Service:
             async with asyncio.timeout(self.limits.timeout):
                 yield
         except TimeoutError as error:
-            late = f"There was no answer within {self.limits.timeout} s."
-            cure = "Send fewer or shorter lines in a request, or try again later."
-            raise RequestError(503, f"{late} {cure}") from error
+            problem = f"There was no answer within {self.limits.timeout} s."
+            advice = "Send fewer or shorter lines in a request, or try again later."
+            raise RequestError(503, f"{problem} {advice}") from error
 
     async def _submit(self, work, columns, client):
         """Returns the answer of some `Work` for each row of `columns`.
@@ -232,8 +232,8 @@ class Service:
                 answers += await self._batcher.submit(rows[start : start + step], client)
             return answers
         except QueueFull as error:
-            waiting = f"{self._batcher.queue_length} lines wait for the model."
-            raise RequestError(503, f"{waiting} Try again when others are answered.") from error
+            problem = f"{self._batcher.queue_length} lines wait for the model."
+            raise RequestError(503, f"{problem} Try again when others are answered.") from error
 
     async def _load_and_work(self):
         loop = asyncio.get_running_loop()

@@ -37,7 +37,7 @@ class Verified(NamedTuple):
 
 
 def verify(translator: Translator, folder: types.Path) -> Iterator[Verified]:
-    """Yields each line of `examples.jsonl` with what the model beside it answers.
+    """Yields each example in `examples.jsonl` of a folder with the model's translation.
 
     Args:
         translator: the translator of the folder.

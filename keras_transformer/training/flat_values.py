@@ -1,8 +1,8 @@
 """`FlatValues`: values that a compiled JAX program takes and returns, many of them as one vector.
 
 A program takes and returns a vector faster than hundreds of small arrays, and computes with it in
-one kernel. It is not a `list`: Keras would wrap the elements of each list in the state of a train
-step, one by one.
+one kernel. `FlatValues` is not a `list`, because Keras would wrap each element of the lists in the
+state of a train step.
 """
 
 import functools
@@ -24,14 +24,14 @@ def layout_of(values: Sequence[Any], groups: Iterable[Sequence[int]] = ()) -> La
     Args:
         values: arrays.
         groups: for each vector, the positions of its values in `values`. The values of a group have
-            one dtype. Every other value stays an array of its own.
+            one dtype. Every other value stays a separate array.
     """
     groups = [tuple(group) for group in groups]
     grouped = set().union(*groups)
-    alone = [(position,) for position in range(len(values)) if position not in grouped]
+    singles = [(position,) for position in range(len(values)) if position not in grouped]
     return tuple(
         tuple((position, tuple(values[position].shape)) for position in group)
-        for group in (*alone, *groups)
+        for group in (*singles, *groups)
     )
 
 

@@ -133,8 +133,9 @@ class TrainingStep(Base):
     metrics that `fit` and `evaluate` report are means over all tokens of the epoch so far.
 
     The model has one output, logits `(B, T, V)`, and labels `(B, T)`. The compiled loss must return
-    one value per token. `SmoothedCrossEntropy` does, and so does Keras's
-    `SparseCategoricalCrossentropy(from_logits=True)`. Its `reduction` selects the divisor:
+    one value per token, as `SmoothedCrossEntropy` and Keras's
+    `SparseCategoricalCrossentropy(from_logits=True)` do. The `reduction` of the loss selects the
+    divisor:
 
     - `"mean_with_sample_weight"`: the sum of the weights;
     - `"sum_over_batch_size"` (Keras's default) or `"mean"`: the number of labels that are not
@@ -260,8 +261,8 @@ class TrainingStep(Base):
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Builds optimizer and metrics under a strategy of TensorFlow; otherwise, `fit` does.
 
-        Reads only the shapes of the data: Keras's method reads a batch, which a generator would
-        lose.
+        Reads only the shapes of the data. Keras's method reads a batch, and a generator would lose
+        this batch.
         """
         if self._distribute_strategy is not None:
             if data_batch is None:
@@ -295,7 +296,7 @@ def _prepared_callbacks(model, arguments):
     check_callbacks(callbacks, model.optimizer)
     stream = getattr(arguments.get("x"), "stream", None)  # of a dataset of `make_dataset`
     if stream is not None:
-        # In front, because `RunKeeper` then moves the dataset to a batch within the epoch.
+        # In front of `RunKeeper`, which moves the dataset to a batch within the epoch.
         callbacks.insert(0, DatasetEpoch(stream))
         arguments["callbacks"] = argument if is_callback_list else callbacks
     return callbacks
@@ -337,7 +338,7 @@ def _check_compiled(model):
 
 def _warn_if_not_fused(model):
     """Logs once why the loss of a model is not fused, unless `fused_loss` is `False`."""
-    # If a class has the property `output_kernel`, `None` for this model is a reason to log.
+    # `None` is a reason to log only if the class has a property `output_kernel`.
     can_fuse = model.output_kernel is not None or type(model).output_kernel is not None
     if not model.fused_loss or not can_fuse:
         return

@@ -35,8 +35,8 @@ def _micro_batches(rows, number):
     """Yields the rows of a batch in at most `number` parts."""
     size = -(-rows.y.shape[0] // number)
     for start in range(0, rows.y.shape[0], size):
-        part_of = operator.itemgetter(slice(start, start + size))
-        yield objective.Rows(*keras.tree.map_structure(part_of, rows[:3]))
+        take_part = operator.itemgetter(slice(start, start + size))
+        yield objective.Rows(*keras.tree.map_structure(take_part, rows[:3]))
 
 
 def test_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
