@@ -66,7 +66,7 @@ class TrainingLogger(keras.callbacks.Callback):
         all_target_tokens, tokens, slots = self._counts[end]
         target_tokens = all_target_tokens - self._counts[self._first, 0]
         seconds = time.perf_counter() - self._started
-        self._measured = target_tokens, seconds
+        self._epoch_totals = target_tokens, seconds
         self._values = {
             "tokens_per_second": target_tokens / seconds,
             "padding_efficiency": tokens / slots,
@@ -76,7 +76,7 @@ class TrainingLogger(keras.callbacks.Callback):
         logs.update(self._values)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        target_tokens, seconds = self._measured
+        target_tokens, seconds = self._epoch_totals
         self._tokens += target_tokens
         self._seconds += seconds
         if logs is None:
@@ -89,7 +89,7 @@ class TrainingLogger(keras.callbacks.Callback):
     def _start(self, batch):
         """Restarts the measurement at a batch of the epoch."""
         self._first, self._started = batch, time.perf_counter()
-        self._values, self._measured = {}, (0.0, 0.0)
+        self._values, self._epoch_totals = {}, (0.0, 0.0)
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -155,12 +155,10 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         batch = min(self._batch, len(batches) - 1)
         lines = np.sort(batches[batch]) + 1
         newest = self._folder.last(1)
-        advice = (
-            f"The last good checkpoint is {newest[0]}." if newest else "There is no checkpoint."
-        )
+        note = f"The last good checkpoint is {newest[0]}." if newest else "There is no checkpoint."
         update = int(self.model.optimizer.iterations.numpy())
         raise NonFiniteLossError(
             f"{problem} at update {update} (epoch {self._epoch + 1}, batch {batch + 1}), in "
-            f"the training pairs on lines {', '.join(map(str, lines))}. {advice} Check these "
-            "lines; lower the learning rate, lengthen the warm-up, or set `clip_norm`."
+            f"the training pairs on lines {', '.join(map(str, lines))}. {note} Check these lines; "
+            "lower the learning rate, lengthen the warm-up, or set `clip_norm`."
         )

@@ -104,8 +104,8 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"`--run` must be a folder. Received: the file {str(self.path)!r}")
         names = sorted(path.name for path in self.path.glob("*"))
-        early = self.lock_file.name, self.tokens.name  # may be there before the run starts
-        foreign = [n for n in names if n not in early and not n.startswith(".partial.")]
+        allowed = self.lock_file.name, self.tokens.name  # may be there before the run starts
+        foreign = [n for n in names if n not in allowed and not n.startswith(".partial.")]
         if foreign and self.owned_files() is None:
             raise ValueError(
                 "`--run` must be the folder of a run, or a new or empty one. Received: "
