@@ -12,7 +12,7 @@ from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.directions import Direction, directions_of, read_parts, split_pairs
 from keras_transformer.console import console
 
-MAX_REPORTS = 5  # on long lines
+MAX_REPORTS = 5  # maximum number of long lines to report
 MAX_LENGTH_RATIO = 1.3  # longer translations probably repeat themselves
 TABLE_SCORES = "bleu", "chrf"
 
@@ -54,7 +54,8 @@ def evaluate(
     source: options.Sources = None,
     reference: options.References = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="File of other translations: paired bootstrap.")
+        Path | None,
+        typer.Option(help="File of other translations, to compare by paired bootstrap."),
     ] = None,
     tokenized: options.Tokenized = False,
     output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
@@ -62,7 +63,8 @@ def evaluate(
     settings: dict[str, Any],
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
     n_best: Annotated[
-        int, typer.Option(help="Also accuracy@n: one of the n best translations is right.", min=1)
+        int,
+        typer.Option(help="Also print accuracy@n: how often one of the n best is right.", min=1),
     ] = 1,
     model: options.Model = None,
 ) -> None:
@@ -70,8 +72,9 @@ def evaluate(
 
     WER: lines that equal no reference; PER and CER: edits per 100 tokens and characters.
 
-    A model of many languages gets a row for each direction. Give several --source, as many
-    --reference, and languages with commas; or set `languages` of the corpora in the recipe's test.
+    A model of many languages gets a row for each direction. Name the directions by several
+    --source, as many --reference, and languages separated by commas; or set `languages` of the
+    corpora in the recipe's test split.
 
     COMET is not computed, because its models would have to be downloaded: use --output.
 
@@ -239,8 +242,8 @@ def print_table(results):
         rows.append((result.direction.name, lines, *values, unfinished))
     print(*aligned(rows), sep="\n")
     scores = [score for result in results for score in result.scores.values()]
-    shown = {f"{score.name}: {score.signature}" for score in scores if score.name in rows[0]}
-    print(*sorted(shown), sep="\n", flush=True)
+    signatures = {f"{score.name}: {score.signature}" for score in scores if score.name in rows[0]}
+    print(*sorted(signatures), sep="\n", flush=True)
 
 
 def print_notes(translator, results):
@@ -307,6 +310,6 @@ def score_names(references, tokenized):
 
     Even the references themselves would then score 0.
     """
-    complete = ([text or "" for text in texts] for texts in references)
-    has_bleu = any(evaluation.bleu(texts, texts, tokenized=tokenized).value for texts in complete)
+    columns = ([text or "" for text in texts] for texts in references)
+    has_bleu = any(evaluation.bleu(texts, texts, tokenized=tokenized).value for texts in columns)
     return [name for name in evaluation.SCORES if has_bleu or name != "bleu"]
