@@ -46,7 +46,7 @@ class TokenizerLike(Protocol):
             holds the tables that a SavedModel needs, and has three methods. `tokenize(text)`:
             string tensor `(B,)` to int32 `RaggedTensor` `(B, None)`. `detokenize(token_ids)`:
             padded int32 tensor `(B, T)` to string tensor `(B,)`. `tokens(token_ids)`: int32 tensor
-            of any shape to the entries of `vocabulary`. `None`: `export_saved_model` raises an error.
+            of any shape to the entries of `vocabulary`. `None`: there is none.
 
     `encode` must return none of the three special ids.
     """

@@ -288,7 +288,7 @@ class Translator:
         return [source_ids, target_ids, [[token_id] for token_id in tokens.target]]
 
     def _with_languages(self, lines, settings):
-        """Returns tagged lines, and their `Languages`: `None` if the model has no language tokens."""
+        """Returns lines with their tags, and `Languages`: `None` without tokens of languages."""
         codes = settings.source_language, settings.target_language
         languages = self._reader.languages_of(*codes, len(lines))
         if languages is None:

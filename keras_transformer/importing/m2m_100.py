@@ -84,8 +84,8 @@ def read_tokenizer(folder: Path, vocabulary_size: int) -> tuple[Tokenizer, list[
 def _nllb_ids(folder, proto):
     """Returns `{token: id}`, and `{code: id}` of the languages.
 
-    The ids of pieces are those of SentencePiece plus 1: its first three pieces are special ones,
-    for which there are four here.
+    The ids of pieces are those of SentencePiece plus 1: its first three pieces are special tokens,
+    and the model has four of these.
     """
     pieces = [piece.piece for piece in proto.pieces][3:]
     codes = _stated_languages(folder, r"([a-z]{3}_[A-Z][a-z]{3})") or languages.NLLB_200

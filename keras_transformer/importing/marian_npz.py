@@ -42,7 +42,7 @@ SIZES = "dim-emb transformer-dim-ffn transformer-heads enc-depth dec-depth".spli
 LAST_SWISH_GELU, GELU = (1, 12, 0), 1.702
 # Settings of Marian's search that ours lacks, with the value at which they change nothing.
 WITHOUT_EQUAL = {"word-penalty": 0, "output-sampling": [], "shortlist": []}
-# Arrays with a row or a column for each token: {name: (axis of the tokens, 0: source, 1: target)}.
+# Arrays with a row or a column for each token: {name: (axis of the tokens, side)}; side 0: source.
 OF_TOKENS = {"encoder_Wemb": (0, 0), "decoder_Wemb": (0, 1), "Wemb": (0, 1)}
 OF_TOKENS |= {OUTPUT_BIAS: (1, 1), OUTPUT_KERNEL: (1, 1)}
 

@@ -249,7 +249,7 @@ def make_function(model: keras.Model, step: Callable) -> Callable:
 
 
 def symbolic_batch(dataset: Any) -> Any:
-    """Returns the shapes of a dataset's batches without reading one: a generator would lose it."""
+    """Returns the shapes of a dataset's batches; reads no batch, which a generator would lose."""
 
     def symbolic(spec):
         spec = getattr(spec, "_value_specs", [spec])[0]  # of the first replica's shard
