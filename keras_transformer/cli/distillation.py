@@ -218,6 +218,6 @@ def student_recipe(name, parsed, data, files):
 
     source, target = (os.path.relpath(path.resolve(), data.resolve()) for path in files[:2])
     values = read_yaml(recipe_text(name))
-    new = {"source": source, "target": target}
-    values["data"]["train"] = [*parsed.data.mappings("train"), new]
+    corpus = {"source": source, "target": target}
+    values["data"]["train"] = [*parsed.data.mappings("train"), corpus]
     return yaml_text(values)

@@ -157,8 +157,9 @@ def plot(
     inputs = best.attention.decoder_tokens, "decoder inputs"
 
     def draw(scores, query, key):
-        (rows, row_label), (columns, column_label) = query, key
-        return plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
+        (query_tokens, query_label), (key_tokens, key_label) = query, key
+        labels = query_label, key_label
+        return plotting.plot_attention(scores, query_tokens, key_tokens, text, *labels)
 
     embedding = translator.model.encoder.embedding
     positions = list(range(min(64, embedding.max_sequence_length or 64)))
@@ -185,19 +186,19 @@ def notes(translator, answers, sources, references):
     from keras_transformer.decoding.reports import line_reports
 
     yield from line_reports(answers, most=MAX_REPORTS)
-    translated = sum(len(best.text) for best, *_ in answers)
+    length = sum(len(best.text) for best, *_ in answers)
     expected = sum(len(text or "") for text in references[0])
-    if translated > MAX_LENGTH_RATIO * expected > 0:
+    if length > MAX_LENGTH_RATIO * expected > 0:
         yield (
-            f"The translations have {translated / expected:.2f} times the characters of the "
+            f"The translations have {length / expected:.2f} times the characters of the "
             "references: a model that is trained too little repeats itself. Train for more epochs; "
             "in Python, the processor `no_repeat_ngram_size(3)` forbids repeated trigrams."
         )
     for side, columns in (("source", [sources]), ("target", references)):
-        unknown = UnknownSymbols(getattr(translator, f"{side}_tokenizer"))
+        unknown_symbols = UnknownSymbols(getattr(translator, f"{side}_tokenizer"))
         for lines in columns:
-            unknown.add(line or "" for line in lines)  # a line may lack some references
-        if note := unknown.note(f"the {side}"):
+            unknown_symbols.add(line or "" for line in lines)  # a line may lack some references
+        if note := unknown_symbols.note(f"the {side}"):
             yield note
 
 

@@ -48,13 +48,13 @@ class FileStream(Pairs):
         may_be_empty = self._options is None or self._options.allow_empty
         for paths in zip(*self._sides, strict=True):
             items = iter(self._read(*paths, log=log))
-            first = list(itertools.islice(items, 1))
-            if not first and not may_be_empty:
+            first_items = list(itertools.islice(items, 1))
+            if not first_items and not may_be_empty:
                 raise CorpusError(
                     f"{' | '.join(paths)} must hold a pair. Received: none. Leave such a file "
                     "out, or set `allow_empty`."
                 )
-            yield from first
+            yield from first_items
             yield from items
 
     @property

@@ -178,9 +178,9 @@ def text_changes(
         language_ids: the language token of each line, if lines are split by language. Optional.
     """
     lines = list(lines)
-    short = [index for index, line in enumerate(lines) if len(line) <= LONGEST_SAMPLED]
-    languages = None if language_ids is None else [language_ids[index] for index in short]
-    lines = [lines[index] for index in short]
+    indices = [index for index, line in enumerate(lines) if len(line) <= LONGEST_SAMPLED]
+    languages = None if language_ids is None else [language_ids[index] for index in indices]
+    lines = [lines[index] for index in indices]
     rows = encode_in_languages(tokenizer, lines, languages)
     texts = tokenizer.decode(rows)
     changed = [pair for pair in zip(lines, texts, strict=True) if pair[0] != pair[1]]

@@ -234,6 +234,7 @@ class CTranslate2Engine(Engine):
             longest_target(len(source) + 1 - num_languages, settings, self.config) + num_languages
             for source in sources
         ]
+        # An empty source keeps one empty hypothesis; all others are searched.
         hypotheses_of = dict.fromkeys(range(len(sources)), ([[]], [0.0]))
         # Lines with forced tokens are searched apart from the others: in a common call, CTranslate2
         # would also treat the first tokens of the others as forced.

@@ -81,7 +81,8 @@ def tag_lines(
             return f"{target_tag} {line}" if needs_tag else line
         second_tag, _ = split_tag(text)
         second_tag = second_tag if second_tag in tags else ""
-        if tag not in tags or (code is not None and tag != target_tag) or second_tag:
+        allowed_tags = tags if code is None else {target_tag}
+        if tag not in allowed_tags or second_tag:
             allowed = ", ".join(codes) if code is None else f"`target_language`, {target_tag}"
             raise ValueError(WRONG_TAG.format(allowed, number, _short(tag) + second_tag))
         return tag + text

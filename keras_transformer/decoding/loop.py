@@ -61,6 +61,7 @@ def processed(
         )
 
     def without_tokens(log_probs, token_ids):
+        """Calls the processor before the first token, on JAX perhaps with room for all tokens."""
         try:
             return with_tokens(0)(log_probs, token_ids)
         except (IndexError, TypeError):  # JAX cannot read `index - 1` of an empty axis

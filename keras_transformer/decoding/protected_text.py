@@ -55,7 +55,7 @@ Mask = Callable[[str], tuple[str, list[str]]]
 
 @functools.cache
 def finders(protect: tuple[str, ...]) -> list[Find]:
-    """Returns functions that find the spans of the patterns, except `unknown`.
+    """Returns functions that find the protected spans, except those of `unknown`.
 
     Args:
         protect: names of `NAMES`, and regular expressions.
@@ -65,10 +65,10 @@ def finders(protect: tuple[str, ...]) -> list[Find]:
         ImportError: if one is a regular expression, and `re2` is not installed.
     """
     scanners: dict[str, Find] = {"braces": _braces, "backticks": _backticks}
-    chosen = [scan for name, scan in scanners.items() if name in protect]
-    others = [pattern for pattern in protect if pattern not in (*scanners, "unknown")]
-    compiled = [re.compile(PATTERNS[p]) if p in PATTERNS else _expression(p) for p in others]
-    return chosen + [functools.partial(_spans, pattern.finditer) for pattern in (_OURS, *compiled)]
+    scans = [scan for name, scan in scanners.items() if name in protect]
+    texts = [text for text in protect if text not in (*scanners, "unknown")]
+    patterns = [re.compile(PATTERNS[p]) if p in PATTERNS else _expression(p) for p in texts]
+    return scans + [functools.partial(_spans, pattern.finditer) for pattern in (_OURS, *patterns)]
 
 
 def _spans(finditer, text):

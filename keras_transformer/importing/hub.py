@@ -257,8 +257,8 @@ def arrays_of_model(
             array = stored[hub_name]
             # The Hub stores kernels `(out, in)`.
             arrays[name] = array.T if parts[name].path.endswith("kernel") else array
-    foreign = {name: stored[name] for name in stored.keys() - names.values()}
-    return marian.checked_arrays(arrays | foreign, config, path, names)
+    other_arrays = {name: stored[name] for name in stored.keys() - names.values()}
+    return marian.checked_arrays(arrays | other_arrays, config, path, names)
 
 
 def take_embeddings(settings, stored, path):

@@ -100,11 +100,11 @@ def _weights_file(folder, named, weights):
         named: names in `decoder.yml`.
         weights: name that the user chose, or `None`.
     """
-    present = sorted(p.name for p in folder.glob("*.npz") if not p.match("*.optimizer.npz"))
-    names = {weights or Path(name).name for name in named or present}
-    if len(names) != 1 or weights not in (None, *present):
+    npz_names = sorted(p.name for p in folder.glob("*.npz") if not p.match("*.optimizer.npz"))
+    names = {weights or Path(name).name for name in named or npz_names}
+    if len(names) != 1 or weights not in (None, *npz_names):
         raise ValueError(
-            f"{folder}: `weights` (`--weights`) must name one of {', '.join(present)}. "
+            f"{folder}: `weights` (`--weights`) must name one of {', '.join(npz_names)}. "
             f"Received: {weights}"
         )
     return files.file_of(folder, *names)

@@ -256,8 +256,8 @@ class Recipe(Settings):
     def __post_init__(self):
         super().__post_init__()
         try:
-            if gone := sorted(GONE_SETTINGS.keys() & self.search.keys()):
-                raise ValueError(f"`{gone[0]}` has gone: {GONE_SETTINGS[gone[0]]}. Leave it out")
+            if keys := sorted(GONE_SETTINGS.keys() & self.search.keys()):
+                raise ValueError(f"`{keys[0]}` has gone: {GONE_SETTINGS[keys[0]]}. Leave it out")
             search, text = divided(self.search)
             SearchSettings.from_dict(search, TextSettings.__dataclass_fields__)
             TextSettings.from_dict(text)
@@ -396,9 +396,9 @@ def _shown(value):
 def _drop_gone(name, values):
     """Removes the keys of `GONE_SETTINGS` from the mapping of a stored recipe; warns of them."""
     search = values.get("search") or {}
-    if gone := sorted(GONE_SETTINGS.keys() & search.keys()):
-        values["search"] = {key: value for key, value in search.items() if key not in gone}
-        warnings.warn(f"{name}: {', '.join(gone)} of `search` has gone: ignored.", stacklevel=2)
+    if keys := sorted(GONE_SETTINGS.keys() & search.keys()):
+        values["search"] = {key: value for key, value in search.items() if key not in keys}
+        warnings.warn(f"{name}: {', '.join(keys)} of `search` has gone: ignored.", stacklevel=2)
 
 
 def _apply(change, values):

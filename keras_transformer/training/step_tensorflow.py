@@ -51,9 +51,9 @@ def _gradients(model, rows, divisors):
     def micro_batch(rows):
         with tf.GradientTape() as tape:
             loss = objective.loss_share(model, _without_padding(rows), divisors, training=True)
-            scaled = model.optimizer.scale_loss(loss)
+            scaled_loss = model.optimizer.scale_loss(loss)
         zero = tf.UnconnectedGradients.ZERO
-        gradients = tape.gradient(scaled, variables, unconnected_gradients=zero)
+        gradients = tape.gradient(scaled_loss, variables, unconnected_gradients=zero)
         return tf.nest.map_structure(tf.convert_to_tensor, gradients), loss
 
     if steps == 1:
