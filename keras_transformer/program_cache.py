@@ -26,4 +26,4 @@ def keep_programs() -> None:
     with contextlib.suppress(OSError):  # a read-only home
         folder.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(folder))
-        compilation_cache.reset_cache()  # JAX may have found before that it has no folder
+        compilation_cache.reset_cache()  # JAX may have noted that it has no folder

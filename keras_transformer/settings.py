@@ -1,7 +1,7 @@
 """Settings that users give. `setting` states a field, its rule and its meaning in one place.
 
-This makes the check, its error, the docstring's entry, the option of a command and the row of a
-page. Also reads and writes YAML. Pure Python.
+From it come the check and its error, the entry in a docstring, the option of a command and the row
+of a page. Also reads and writes YAML. Pure Python.
 """
 
 import difflib
@@ -21,7 +21,7 @@ SECTIONS = re.compile(r"^    (?:Raises|Example|Reference)", re.MULTILINE)  # sec
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a setting means, and what it may be besides its type.
+    """What a setting means, and which values of its type are allowed.
 
     Args:
         text: sentences; `--help` shows the first one.
@@ -48,7 +48,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """What a value must be, in words; empty if its type alone decides."""
+        """What a value must be, in words; empty if every value of its type is allowed."""
         if self.choices:
             return f"one of {', '.join(map(str, self.choices))}"
         if self.at_least is not None and self.at_most is not None:
@@ -79,7 +79,7 @@ class Setting:
         return min(max(value, self.at_least), self.at_most)
 
 
-_PLAIN = Setting(text="")
+_NO_RULE = Setting(text="")
 
 
 def setting(default: Any, text: str, **rule: Any) -> Any:
@@ -95,7 +95,7 @@ def same_setting(kind: type["Settings"], name: str) -> Any:
 
 def setting_of(field: Field) -> Setting:
     """Returns the `Setting` of a field; an empty one if `setting` did not make the field."""
-    return field.metadata.get("setting", _PLAIN)
+    return field.metadata.get("setting", _NO_RULE)
 
 
 def may_change(kind: type["Settings"]) -> list[str]:

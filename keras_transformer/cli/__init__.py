@@ -43,7 +43,7 @@ def program(
 
 GROUPS = data, training, importing, decoding, distillation, evaluation, export, serving
 for group in GROUPS:
-    app.add_typer(group.commands)  # without a name: not `keras-transformer GROUP COMMAND`
+    app.add_typer(group.commands)  # a name would make it `keras-transformer NAME COMMAND`
 for typers in (*(group.commands for group in GROUPS), importing.importing):
     for command in typers.registered_commands:
         command.help, command.epilog = options.help_and_example(command.callback)

@@ -26,8 +26,8 @@ NO_TEXT = frozenset("\r\n\ufeff")
 OutputOption = Annotated[
     Path,
     typer.Option(
-        help="Beginning of the names of the files to write: NAME.en and NAME.de, by the languages "
-        "of the recipe, NAME.yaml, and NAME.jsonl with all translations."
+        help="NAME of the files to write: NAME.en and NAME.de, the pairs (their endings are the "
+        "recipe's languages); NAME.yaml, the new recipe; NAME.jsonl, all translations."
     ),
 ]
 TextOption = Annotated[
@@ -85,8 +85,8 @@ def distil(
 
     Pairs that a student should not learn are left out, and counted. NAME.yaml is the recipe with
     the pairs as one more corpus. A teacher is a run, or a folder of CTranslate2. After a kill, the
-    same command goes on. With another --min-probability or --max-length-ratio, it only chooses the
-    pairs anew.
+    same command goes on. If only --min-probability or --max-length-ratio differ, it chooses the
+    pairs anew and translates nothing.
 
     Example:
 
@@ -137,16 +137,16 @@ def output_files(output, languages):
 
 
 def translate_lines(translator, teachers, lines, n_best, path):
-    """Writes a `row_of` each line to a file; after a kill, the same call goes on there."""
+    """Appends a `row_of` each line to a file; after a kill, the same call continues the file."""
     call: dict[str, Any] = {"n_best": n_best}
     translator([], **call)  # a wrong option is an error before the work begins
     with stream.ends_at_once(), tempfile.TemporaryFile(dir=path.parent) as source:
         source.writelines(stream.as_lines([line]).encode() for line in lines)
         source.seek(0)
         total = count_lines(source)
-        beginning = stream.journal_settings(translator, teachers, None, call)
-        context = Journal(path, beginning).opened(source)
-        with context as journal, sentence_progress(total, journal.lines) as progress:
+        settings = stream.journal_settings(translator, teachers, None, call)
+        journal_file = Journal(path, settings).opened(source)
+        with journal_file as journal, sentence_progress(total, journal.lines) as progress:
             call["on_progress"] = progress
             chunks = read_chunks(source, journal.lines + 1)
             results = stream.translate_chunks(translator, chunks, "the text", call)
@@ -164,7 +164,7 @@ def row_of(source, hypotheses):
 
 
 def probability_of(hypothesis):
-    """Returns the geometric mean of the probabilities of the tokens, to 4 digits; 0 without any."""
+    """Returns the geometric mean of the tokens' probabilities, to 4 digits; 0 if there are none."""
     count = len(hypothesis.tokens)
     return round(math.exp(hypothesis.log_prob / count), 4) if count else 0.0
 
@@ -175,7 +175,7 @@ def is_whole(hypothesis):
 
 
 def kept_pairs(path, is_reverse, min_probability, max_length_ratio):
-    """Returns the `Corpora` of the pairs in a file of translations that a student should learn."""
+    """Returns the pairs of a file of translations that a student should learn, as `Corpora`."""
     from keras_transformer.data.cleaning import CleaningSettings
     from keras_transformer.data.corpora import Corpora, Corpus
     from keras_transformer.data.corpus import FileStream
@@ -218,6 +218,6 @@ def student_recipe(name, parsed, data, files):
 
     source, target = (os.path.relpath(path.resolve(), data.resolve()) for path in files[:2])
     values = read_yaml(recipe_text(name))
-    new = {"source": source, "target": target}
-    values["data"]["train"] = [*parsed.data.mappings("train"), new]
+    corpus = {"source": source, "target": target}
+    values["data"]["train"] = [*parsed.data.mappings("train"), corpus]
     return yaml_text(values)

@@ -12,7 +12,7 @@ from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.directions import Direction, directions_of, read_parts, split_pairs
 from keras_transformer.console import console
 
-MAX_REPORTS = 5  # on long lines
+MAX_REPORTS = 5  # maximum number of long lines to report
 MAX_LENGTH_RATIO = 1.3  # longer translations probably repeat themselves
 TABLE_SCORES = "bleu", "chrf"
 
@@ -54,7 +54,8 @@ def evaluate(
     source: options.Sources = None,
     reference: options.References = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="File of other translations: paired bootstrap.")
+        Path | None,
+        typer.Option(help="File of other translations, to compare by paired bootstrap."),
     ] = None,
     tokenized: options.Tokenized = False,
     output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
@@ -62,7 +63,8 @@ def evaluate(
     settings: dict[str, Any],
     samples: Annotated[int, typer.Option(help="Translations to show.", min=0)] = 5,
     n_best: Annotated[
-        int, typer.Option(help="Also accuracy@n: one of the n best translations is right.", min=1)
+        int,
+        typer.Option(help="Also print accuracy@n: how often one of the n best is right.", min=1),
     ] = 1,
     model: options.Model = None,
 ) -> None:
@@ -70,8 +72,9 @@ def evaluate(
 
     WER: lines that equal no reference; PER and CER: edits per 100 tokens and characters.
 
-    A model of many languages gets a row for each direction. Give several --source, as many
-    --reference, and languages with commas; or set `languages` of the corpora in the recipe's test.
+    A model of many languages gets a row for each direction. Name the directions by several
+    --source, as many --reference, and languages separated by commas; or set `languages` of the
+    corpora in the recipe's test split.
 
     COMET is not computed, because its models would have to be downloaded: use --output.
 
@@ -154,8 +157,9 @@ def plot(
     inputs = best.attention.decoder_tokens, "decoder inputs"
 
     def draw(scores, query, key):
-        (rows, row_label), (columns, column_label) = query, key
-        return plotting.plot_attention(scores, rows, columns, text, row_label, column_label)
+        (query_tokens, query_label), (key_tokens, key_label) = query, key
+        labels = query_label, key_label
+        return plotting.plot_attention(scores, query_tokens, key_tokens, text, *labels)
 
     embedding = translator.model.encoder.embedding
     positions = list(range(min(64, embedding.max_sequence_length or 64)))
@@ -182,19 +186,19 @@ def notes(translator, answers, sources, references):
     from keras_transformer.decoding.reports import line_reports
 
     yield from line_reports(answers, most=MAX_REPORTS)
-    translated = sum(len(best.text) for best, *_ in answers)
+    length = sum(len(best.text) for best, *_ in answers)
     expected = sum(len(text or "") for text in references[0])
-    if translated > MAX_LENGTH_RATIO * expected > 0:
+    if length > MAX_LENGTH_RATIO * expected > 0:
         yield (
-            f"The translations have {translated / expected:.2f} times the characters of the "
+            f"The translations have {length / expected:.2f} times the characters of the "
             "references: a model that is trained too little repeats itself. Train for more epochs; "
             "in Python, the processor `no_repeat_ngram_size(3)` forbids repeated trigrams."
         )
     for side, columns in (("source", [sources]), ("target", references)):
-        unknown = UnknownSymbols(getattr(translator, f"{side}_tokenizer"))
+        unknown_symbols = UnknownSymbols(getattr(translator, f"{side}_tokenizer"))
         for lines in columns:
-            unknown.add(line or "" for line in lines)  # a line may lack some references
-        if note := unknown.note(f"the {side}"):
+            unknown_symbols.add(line or "" for line in lines)  # a line may lack some references
+        if note := unknown_symbols.note(f"the {side}"):
             yield note
 
 
@@ -239,8 +243,8 @@ def print_table(results):
         rows.append((result.direction.name, lines, *values, unfinished))
     print(*aligned(rows), sep="\n")
     scores = [score for result in results for score in result.scores.values()]
-    shown = {f"{score.name}: {score.signature}" for score in scores if score.name in rows[0]}
-    print(*sorted(shown), sep="\n", flush=True)
+    signatures = {f"{score.name}: {score.signature}" for score in scores if score.name in rows[0]}
+    print(*sorted(signatures), sep="\n", flush=True)
 
 
 def print_notes(translator, results):
@@ -307,6 +311,6 @@ def score_names(references, tokenized):
 
     Even the references themselves would then score 0.
     """
-    complete = ([text or "" for text in texts] for texts in references)
-    has_bleu = any(evaluation.bleu(texts, texts, tokenized=tokenized).value for texts in complete)
+    columns = ([text or "" for text in texts] for texts in references)
+    has_bleu = any(evaluation.bleu(texts, texts, tokenized=tokenized).value for texts in columns)
     return [name for name in evaluation.SCORES if has_bleu or name != "bleu"]

@@ -70,14 +70,14 @@ SEARCH_FIELDS = {
 }
 # Settings that are lists, with the type of an item. An option for a language takes one code.
 ITEMS: dict[str, Any] = {"suppressed_tokens": int, "protect": str}
-# The settings of commands that need only the best translation of each line ...
+# Settings of commands that need only the best translation of each line.
 ONE_BEST = tuple(name for name in SEARCH_FIELDS if name != "distinct_texts")
-# ... of those that also translate each line whole ...
-OF_PIECES = ("on_too_long", "split", "protect")
+OF_PIECES = ("on_too_long", "split", "protect")  # settings that divide a line
+# Settings of commands that also translate each line whole.
 OF_WHOLE_LINES = tuple(name for name in ONE_BEST if name not in OF_PIECES)
-# ... and of `score`.
+# Settings of `score`.
 OF_SCORES = ("length_penalty", "alpha", "max_source_tokens", *LANGUAGES)
-# {text of an option's value: the value}; the second is that of an option that may be repeated.
+# {text of an option's value: the value}. A repeated option has a list as its value.
 NONE_VALUES: dict[str, Any] = {"none": None, "['none']": ()}
 
 
@@ -104,7 +104,7 @@ def _option(field):
 
 
 def _integer_or_none(text):
-    """Returns the number that a text states; "none" stays, for `expand`."""
+    """Returns the number that a text states, or "none" itself, which `expand` converts."""
     if text == "none":
         return text
     try:
@@ -143,7 +143,7 @@ def expand(
         parameter: str, the name of the parameter.
         options: dict from names to pairs: the annotation and the default of an option.
     """
-    new = [
+    option_parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, (kind, default) in options.items()
     ]
@@ -161,7 +161,7 @@ def expand(
 
         parameters = []
         for p in inspect.signature(command).parameters.values():
-            parameters += new if p.name == parameter else [p]
+            parameters += option_parameters if p.name == parameter else [p]
         vars(expanded)["__signature__"] = inspect.Signature(parameters, return_annotation=None)
         return expanded
 
@@ -169,12 +169,12 @@ def expand(
 
 
 def run_folder(run: Path | None, recipe: str) -> Path:
-    """Returns the folder of a run: the one that `--run` names, or that of the recipe's name."""
+    """Returns the folder of a run: `--run`, or `runs/` and the name of the recipe."""
     return run or Path("runs") / Path(recipe).stem
 
 
 def check_output(path):
-    """Raises, before the work is done, if a file cannot be written to the path of `--output`."""
+    """Raises an error, before the work begins, if the path of `--output` cannot be a file."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {str(path.parent)!r} for `--output`.")
     if path.is_dir():

@@ -14,16 +14,16 @@ from keras_transformer.data.sentencepiece_training import train_sentencepiece
 from keras_transformer.data.training_lines import training_lines
 
 MAX_LINES = 2_000_000
-# Pieces learned for each wanted one: the model has some of them already, and cannot reach others.
+# Learn this many pieces for each wanted one: the model has some already and never produces others.
 LEARNED_PER_PIECE = 4
 OTHER_TOKENS = 4 + 256  # special tokens and bytes, which every trained model has
 
 
 def with_pieces(pieces: SentencePieces, code: str, added: Sequence[str]) -> SentencePieces:
-    """Returns the pieces of a model and new ones for texts in one language alone.
+    """Returns the pieces of a model, with new ones that only texts in one language use.
 
     Args:
-        pieces: those of the model.
+        pieces: pieces of the model.
         code: code of the language.
         added: texts of the new pieces; the first have the highest scores.
     """
@@ -42,7 +42,7 @@ def learn_pieces(
     alone.
 
     Args:
-        pieces: those of the model. The new ones are learned by its algorithm, BPE or unigram.
+        pieces: pieces of the model, whose algorithm, BPE or unigram, learns the new ones.
         lines: lines of text.
         number: int, the maximum number of pieces.
         known: tokens that must not be returned.
@@ -67,9 +67,9 @@ def learn_pieces(
     )
     learned = [piece.piece for piece in read_model(trained)[1].pieces if piece.type == NORMAL]
     excluded = {*known, *pieces.names()}
-    new = [piece for piece in learned if piece not in excluded]
-    characters = [piece for piece in new if len(piece) == 1][: math.ceil(number / 2)]
-    longer = [piece for piece in new if len(piece) > 1]
+    candidates = [piece for piece in learned if piece not in excluded]
+    characters = [piece for piece in candidates if len(piece) == 1][: math.ceil(number / 2)]
+    longer = [piece for piece in candidates if len(piece) > 1]
     reached = _reached(model, characters + longer)[:number]
     # The cut may have removed a piece that another one is merged from, so check again.
     return _reached(model, reached)
@@ -95,6 +95,7 @@ def _reached(model, added):
 def _tail(model, added):
     """Returns the bytes that add pieces to a model, with scores below all old ones."""
     scores = [piece.score for piece in read_model(model)[1].pieces if piece.type == NORMAL]
+    # BPE's scores are ranks, 1 apart. Unigram's are log-probs, so the new ones stay within 1.
     lowest, step = min(scores) - 1, 1 if _is_bpe(model) else 1 / len(added)
     tail = ModelProto()
     for rank, piece in enumerate(added):

@@ -71,16 +71,16 @@ class BpeDropout:
         words = [_WORDS.findall(line) for line in lines]
         symbols = [self._symbols_of(word) for word in itertools.chain.from_iterable(words)]
         lengths = np.array([len(word_symbols) for word_symbols in symbols])
-        merged: list[Any] = [None] * len(symbols)  # the token ids of each word
+        merged_ids: list[Any] = [None] * len(symbols)  # the token ids of each word
         for length in np.unique(lengths):
             (indices,) = np.nonzero(lengths == length)
             matrix = self._merge(np.array([symbols[index] for index in indices]), rng)
             for index, row in zip(indices, matrix, strict=True):
-                merged[index] = row[row >= 0].tolist()
+                merged_ids[index] = row[row >= 0].tolist()
         rows, start = [], 0
         for words_of_text in words:
             stop = start + len(words_of_text)
-            row = [*itertools.chain.from_iterable(merged[start:stop])]
+            row = [*itertools.chain.from_iterable(merged_ids[start:stop])]
             rows.append(self._tag + row if row else row)
             start = stop
         return rows

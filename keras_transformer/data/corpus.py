@@ -25,7 +25,7 @@ class FileStream(Pairs):
     Args:
         read: generator function. Its arguments are one path of each side, and `log=`.
         *sides: lists of paths, equally long.
-        options: how the files are read, if they hold pairs. Without them, a file may be empty.
+        options: how files of pairs are read. `None`: a file may be empty.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class FileStream(Pairs):
         return self.read(ReadLog())
 
     def read(self, log: ReadLog) -> Iterator[Any]:
-        """Iterates; the log counts the entries that are no pair, see `ReadLog`.
+        """Iterates; the log counts the entries that are not pairs, see `ReadLog`.
 
         Raises:
             CorpusError: if a file holds no pair, unless the options allow it.
@@ -48,13 +48,13 @@ class FileStream(Pairs):
         may_be_empty = self._options is None or self._options.allow_empty
         for paths in zip(*self._sides, strict=True):
             items = iter(self._read(*paths, log=log))
-            first = list(itertools.islice(items, 1))
-            if not first and not may_be_empty:
+            first_items = list(itertools.islice(items, 1))
+            if not first_items and not may_be_empty:
                 raise CorpusError(
                     f"{' | '.join(paths)} must hold a pair. Received: none. Leave such a file "
                     "out, or set `allow_empty`."
                 )
-            yield from first
+            yield from first_items
             yield from items
 
     @property
@@ -65,7 +65,7 @@ class FileStream(Pairs):
     def fingerprint(self) -> str | None:
         """Returns a hash of the contents of the files in their order, and of how they are read.
 
-        `None` if one is no regular file: a pipe can be read only once.
+        `None` if there is a file that is not regular: a pipe can be read only once.
         """
         if not all(map(os.path.isfile, itertools.chain(*self._sides))):
             return None
@@ -115,20 +115,19 @@ def read_parallel(
     Line n of the source is paired with line n of the target, file by file; see `read_lines` for
     what a line is. With `target=None` the files hold both sides. The ending of a file's name, in
     front of any `.gz`, `.bz2`, `.xz` or `.zst`, tells the format: `.tsv`, `.csv`, `.jsonl` or
-    `.ndjson`, `.parquet`, `.po`, `.mo` or `.tmx`. Any other is TSV: source, tab, target.
+    `.ndjson`, `.parquet`, `.po`, `.mo` or `.tmx`. Any other file is TSV: source, tab, target.
     `split_files` and the command `split` write what is read, as lines or TSV.
 
     Args:
         source: a path, a glob (its files in sorted order), or a list of these.
         target: the same for the target side: as many files as `source`, in the same order.
             `None`: `source` holds both sides.
-        columns: the columns of source and target: two names, which are those of the first row in
-            TSV and CSV, or two numbers from 1, for TSV and CSV without such a row. Defaults to
-            `[1, 2]` in TSV; in other formats to `languages`, or without these to
-            `["source", "target"]`.
+        columns: the columns of source and target: two names, which the first row of TSV and CSV
+            holds; or, for TSV and CSV without names, two numbers from 1. Defaults to `[1, 2]` in
+            TSV. In other formats, defaults to `languages` if given, else to `["source", "target"]`.
         languages: the languages of source and target in TMX, such as `["en", "de"]`; `en` is also
-            `en-US`. Needed for several TMX files, and for one that has more than two languages or
-            whose header does not say which is the source. Optional.
+            `en-US`. Needed for several TMX files, for a TMX file of more than two languages, and
+            for one whose header does not name the source. Optional.
         accelerator: `"&"`, `"_"` or `"~"`: the mark of the accelerator key in the labels of `.po`
             and `.mo`. At most one mark is removed from a label. Optional: none is removed.
         delimiter: the character between two columns of CSV, `";"` in many countries. Defaults to
@@ -177,7 +176,7 @@ def find_files(patterns, argument, are_lines=False):
     Args:
         patterns: a path, a glob, or an iterable of these.
         argument: name of the argument in errors.
-        are_lines: whether a file is an error if its ending says that it holds both sides.
+        are_lines: whether a file whose ending says that it holds both sides is an error.
     """
     is_single = isinstance(patterns, str | os.PathLike)
     paths = []

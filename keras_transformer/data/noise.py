@@ -18,7 +18,7 @@ class Noise:
         subword_regularization, word_dropout: as for `make_dataset`.
 
     Attributes:
-        protected_ids: ids that `drop_words` leaves, such as tags of corpora. May be set.
+        protected_ids: ids that `drop_words` never drops, such as tags of corpora. May be set.
 
     Raises:
         ValueError: if a tokenizer lacks what a change needs.
@@ -63,7 +63,7 @@ class Noise:
         ]
 
     def growth(self, side: int, rows: list[np.ndarray], rng: np.random.Generator) -> float:
-        """Returns the upper quartile of the factors by which a new split lengthens rows, or 1."""
+        """Returns the upper quartile of the factors by which new splits lengthen rows, or 1."""
         new_rows = self.split(side, rows, rng, np.inf)
         ratios = [len(new) / len(old) for new, old in zip(new_rows, rows, strict=True)]
         return max(1.0, float(np.quantile(ratios, 0.75)))

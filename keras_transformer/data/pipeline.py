@@ -69,7 +69,7 @@ def make_dataset(
 
     The corpus is tokenised once and kept as integers, in memory or in a token store. On TensorFlow
     the dataset is a `tf.data.Dataset`. On JAX and PyTorch it yields arrays, without TensorFlow.
-    `fit` reads both in their own order, even with `shuffle=True`. An element is a batch
+    `fit` keeps the order of the batches, even with `shuffle=True`. An element is a batch
     `(inputs, labels, sample_weight)` of sentences of similar length:
 
     - `inputs["encoder_token_ids"]`: int32 `(B, S)`, source and END;
@@ -153,8 +153,8 @@ class BatchStream:
     Attributes:
         report: `DatasetReport`.
         is_read: whether an iteration has begun. May be set to `False`.
-        settings: the arguments that decide what the batches hold, by name. Noise, shapes and
-            languages are left out unless they are set.
+        settings: {name: value} of the arguments that decide what the batches hold. Noise, shapes
+            and languages are left out unless they are set.
         lengths: int32 array `(pairs, 2)`, tokens of both sides of all pairs, with tag, language
             and END.
         fingerprint: hash of the token ids in their order, the languages, and the weights and tags
@@ -267,9 +267,7 @@ class BatchStream:
             counts_epochs: whether a complete iteration advances the epoch. `False`: only `seek`
                 changes the epoch. Use it if a strategy prefetches batches, because prefetched
                 batches would be counted.
-            own: for one of several workers on TensorFlow: function of the number of rows of a
-                batch that returns the slice of the rows that the worker uses, see `arrays`.
-                Defaults to all rows.
+            own: the rows of one of several workers on TensorFlow, see `arrays`. Defaults to all.
         """
         if keras.config.backend() != "tensorflow":
             return BatchFeeder(self, self._counted_arrays if counts_epochs else self._arrays)
@@ -303,9 +301,9 @@ class BatchStream:
         Args:
             rows: int array, the pair indices of the batch; see `batches`.
             epoch: from 0. Each epoch has other random noise.
-            own: called with the number of rows of the batch, returns the slice of the rows that are
-                needed. Other rows are padding. With `subword_regularization` all rows are made,
-                because one random generator splits all of them. Defaults to all rows.
+            own: function from the number of rows of the batch to the slice of them that is needed.
+                Other rows are padding. With `subword_regularization` all rows are made, because one
+                random generator splits all of them. Defaults to all rows.
         """
         rng = np.random.default_rng([self.settings["seed"], epoch, *rows])
         num_rows, *planned_sizes = self.shape(rows)
@@ -378,7 +376,7 @@ class BatchStream:
         )
 
     def _arrays(self, own=None):
-        """Yields `arrays` of each batch of an iteration, from where `seek` has set its start."""
+        """Yields `arrays` of each batch, from the position that `seek` has set."""
         self.is_read = True
         epoch = self._epoch  # another iterator may advance `self._epoch`
         batches = self.batches(epoch)[self._batch :]
@@ -486,7 +484,7 @@ def _longest_kept(settings, config):
 
 
 def _select(lengths, max_length, max_length_ratio):
-    """Returns the indices of the pairs to keep, and those of the others by their first reason."""
+    """Returns the indices of the pairs to keep, and {reason: indices} of the dropped ones."""
     shorter, longer = lengths.min(axis=1), lengths.max(axis=1)
     reasons = {
         "empty": shorter <= 1,  # nothing but END

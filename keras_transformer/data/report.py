@@ -77,7 +77,7 @@ class DatasetReport:
         batches_per_epoch: number of batches, the same in every epoch.
         source_tokens: tokens of the encoder's side per epoch, END included, without BPE-dropout,
             which makes more.
-        target_tokens: labels per epoch, likewise. The loss per token is divided by their number.
+        target_tokens: labels per epoch, END included, without BPE-dropout.
         source_slots: token slots of the encoder in the first epoch, padding included.
         target_slots: token slots of the decoder in the first epoch, padding included.
         changes: the `TextChanges` of source and target, of at most 1,000 lines of each side.
@@ -132,10 +132,10 @@ class DatasetReport:
 
 
 class Sample:
-    """Every n-th of many items. If there are more than `SAMPLE_SIZE` of them, n doubles.
+    """Every n-th item of a stream; n doubles when the sample exceeds `SAMPLE_SIZE`.
 
     Args:
-        stream: iterable of items. Iterating over the sample yields all of them. Optional.
+        stream: iterable of items. Iterating over a `Sample` yields them all. Optional.
 
     Attributes:
         items: the items of the sample.
@@ -169,18 +169,18 @@ def text_changes(
     lines: Iterable[str],
     language_ids: Sequence[int] | None = None,
 ) -> TextChanges:
-    """Tokenizes and detokenizes lines of text, and compares them with what they were.
+    """Tokenizes and detokenizes lines of text, and compares the results with the lines.
 
     Args:
         name: what the lines are, such as `"source"`.
         tokenizer: `TokenizerLike`.
         lines: strings. Those of more than 1,000 characters are left out.
-        language_ids: the token of the language of each line, if that decides how it is split.
+        language_ids: the language token of each line, if lines are split by language. Optional.
     """
     lines = list(lines)
-    short = [index for index, line in enumerate(lines) if len(line) <= LONGEST_SAMPLED]
-    languages = None if language_ids is None else [language_ids[index] for index in short]
-    lines = [lines[index] for index in short]
+    indices = [index for index, line in enumerate(lines) if len(line) <= LONGEST_SAMPLED]
+    languages = None if language_ids is None else [language_ids[index] for index in indices]
+    lines = [lines[index] for index in indices]
     rows = encode_in_languages(tokenizer, lines, languages)
     texts = tokenizer.decode(rows)
     changed = [pair for pair in zip(lines, texts, strict=True) if pair[0] != pair[1]]

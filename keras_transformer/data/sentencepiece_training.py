@@ -87,7 +87,7 @@ def train_sentencepiece(lines, vocabulary_size, normalization, max_lines, **opti
 
 
 def _normalizer_options(normalization, folder):
-    """Returns the options for the normalisation of SentencePiece itself; the lines need none.
+    """Returns the options for SentencePiece's own normalisation; the lines are normalised already.
 
     For "nfkc" the rule is the same, so that other SentencePiece tools normalise the same way. For
     the other rules, which SentencePiece does not have, a table of one row (code point, tab, code

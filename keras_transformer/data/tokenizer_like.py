@@ -46,7 +46,7 @@ class TokenizerLike(Protocol):
             holds the tables that a SavedModel needs, and has three methods. `tokenize(text)`:
             string tensor `(B,)` to int32 `RaggedTensor` `(B, None)`. `detokenize(token_ids)`:
             padded int32 tensor `(B, T)` to string tensor `(B,)`. `tokens(token_ids)`: int32 tensor
-            of any shape to the entries of `vocabulary`. `None`: there is no SavedModel of it.
+            of any shape to the entries of `vocabulary`. `None`: there is none.
 
     `encode` must return none of the three special ids.
     """
@@ -95,7 +95,7 @@ class TokenizerLike(Protocol):
     def fingerprint(self) -> str | None:
         """Returns a hash of everything that determines the ids of a text, the key of a token store.
 
-        `None`: there is none, and the token ids stay in memory.
+        `None`: there is no hash, so the token ids stay in memory.
         """
         return None
 
@@ -207,7 +207,7 @@ def encode(tokenizer: TokenizerLike, texts: list[str]) -> list[np.ndarray]:
         TypeError: if the ids are not ints.
         ValueError: if there is not one row for each text, or an id is not in the vocabulary.
     """
-    no_ids = np.zeros(0, np.int32)  # an array of an empty list would be of floats
+    no_ids = np.zeros(0, np.int32)  # NumPy makes an empty list an array of floats
     rows = [np.asarray(row) if len(row) else no_ids for row in tokenizer.encode(texts)]
     method = f"`{type(tokenizer).__name__}.encode`"
     for text, row in zip(texts, rows, strict=False):

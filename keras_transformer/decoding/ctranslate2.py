@@ -44,14 +44,14 @@ class CTranslate2Engine(Engine):
 
     The folder's `model_card.json` has the settings of its search: in float32, `Translator(model,
     tokenizer, **card["search"])` finds the same translations, except for ties. Two things differ:
-    after a target prefix, CTranslate2 ends a translation at once only if that is the most probable
-    continuation; and it shares the probability of suppressed tokens among the others. A search
-    returns only the sum of the log-probs of each hypothesis. In a forked process, the engine loads
-    the model again when it is first used.
+    a translation may end right behind a target prefix only if the end token is the most probable
+    one there; and the probability of suppressed tokens is shared among the others. A search returns
+    only the sum of the log-probs of each hypothesis. In a forked process, the engine loads the
+    model again when it is first used.
 
     Args:
         folder: path of a folder that `export_ctranslate2` wrote, with tokenizers.
-        workers: int. Batches that are translated at once, each on one core. Defaults to the cores
+        workers: int. Number of batches translated at once, each on one core. Defaults to the cores
             that this process may use.
         device: `"cpu"`, or `"cuda"`, which has not been tried. Defaults to `"cpu"`.
 
@@ -211,7 +211,7 @@ class CTranslate2Engine(Engine):
     def _prefix_totals(self, lines, sources, forced, num_languages):
         """Returns the log-prob of the prefix of each of `lines`, without the language's token.
 
-        The scores of a search lack it in CTranslate2.
+        CTranslate2 leaves it out of the scores of a search.
         """
         if not lines:
             return {}
@@ -227,13 +227,14 @@ class CTranslate2Engine(Engine):
     def _search_in_groups(self, sources, forced, settings, num_languages):
         """Returns the hypotheses, with their languages, and the scores of each source.
 
-        CTranslate2 takes one maximum length for a call: here the largest of its lines. If a
-        hypothesis reaches a smaller maximum of its line, the line is searched again with that one.
+        CTranslate2 takes one maximum length for a call: here the largest of its lines. A line whose
+        own maximum is smaller is searched again with it, if a hypothesis reaches it.
         """
         bounds = [
             longest_target(len(source) + 1 - num_languages, settings, self.config) + num_languages
             for source in sources
         ]
+        # An empty source keeps one empty hypothesis; all others are searched.
         hypotheses_of = dict.fromkeys(range(len(sources)), ([[]], [0.0]))
         # Lines with forced tokens are searched apart from the others: in a common call, CTranslate2
         # would also treat the first tokens of the others as forced.
@@ -276,9 +277,9 @@ def distinct_tokens(vocabulary: Sequence[str]) -> list[str]:
 
 
 def _keep_engines():
-    """Adds a reference to each engine in a forked process, which nobody drops.
+    """Adds a reference to each engine in a forked process, so that Python never frees the engine.
 
-    Without it, the end of an engine would wait for threads that only the parent process has.
+    Freeing it would wait for threads that only the parent process has.
     """
     for engine in list(_engines):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine._loaded))

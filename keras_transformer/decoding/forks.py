@@ -5,7 +5,7 @@ import os
 import keras
 
 BACKEND = keras.config.backend()
-_process: int | None = None  # the one whose backend has started
+_process: int | None = None  # id of the process whose backend has started
 
 
 def require_own_process(starts: bool = True) -> None:

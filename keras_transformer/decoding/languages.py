@@ -25,12 +25,12 @@ def language_tokens(
 
     Args:
         language: one code for all lines, or the code of each line.
-        name: that of the argument, for errors.
+        name: name of the argument, for errors.
         language_ids: the tokens of the model's languages, by their codes.
         count: the number of lines.
 
     Raises:
-        ValueError: if a language is missing, or none of the model's.
+        ValueError: if a language is missing, or is not one of the model's.
     """
     if language is None:
         raise ValueError(
@@ -38,7 +38,9 @@ def language_tokens(
             f"{len(language_ids)} languages, such as {', '.join([*language_ids][:3])}."
         )
     codes = languages_of_lines(language, name, count)
-    distinct = {language} if isinstance(language, str) else {*codes}  # checked also without lines
+    distinct = (
+        {language} if isinstance(language, str) else {*codes}
+    )  # checked even if there are no lines
     tokens = {code: language_ids[find_language(code, name, language_ids)] for code in distinct}
     return [tokens[code] for code in codes]
 
@@ -58,11 +60,11 @@ def tag_lines(
         codes: the languages that the model has tags for. If it has none, no text is a tag.
 
     Raises:
-        ValueError: if the language is none of the model's; or if a line begins with a tag that is
-            none of the model's or not that of the language, or with two tags.
+        ValueError: if the language is not one of the model's; or if a line begins with two tags,
+            with a tag that the model lacks, or with the tag of another language.
     """
     languages = languages_of_lines(language, "target_language", len(lines))
-    # One code for all lines is checked also without lines.
+    # One code for all lines is checked even if there are no lines.
     for code in dict.fromkeys([language] if isinstance(language, str) else languages):
         if code is not None and code not in codes:
             known = ", ".join(codes) or "it has none"
@@ -79,7 +81,8 @@ def tag_lines(
             return f"{target_tag} {line}" if needs_tag else line
         second_tag, _ = split_tag(text)
         second_tag = second_tag if second_tag in tags else ""
-        if tag not in tags or (code is not None and tag != target_tag) or second_tag:
+        allowed_tags = tags if code is None else {target_tag}
+        if tag not in allowed_tags or second_tag:
             allowed = ", ".join(codes) if code is None else f"`target_language`, {target_tag}"
             raise ValueError(WRONG_TAG.format(allowed, number, _short(tag) + second_tag))
         return tag + text
@@ -92,7 +95,7 @@ def languages_of_lines(language: Any, name: str, count: int) -> list[Any]:
 
     Args:
         language: one code, or `None`, for all lines; or a list with one for each line.
-        name: that of the argument, for errors.
+        name: name of the argument, for errors.
         count: the number of lines.
 
     Raises:

@@ -37,15 +37,16 @@ def first_k(values: Any, k: int) -> tuple[Any, Any]:
 def processed(
     processor: Any, log_probs: Any, token_ids: Any, index: Any, has_room: bool, is_compiled: bool
 ) -> Any:
-    """Returns the log-probs after a processor, which receives the same on every backend.
+    """Applies a processor to log-probs, with the same arguments on every backend.
 
     Args:
-        processor: as in `decoding.processors`. One with the attribute `takes_room = True` receives
-            `token_ids` as they are.
+        processor: as in `decoding.processors`. If it has the attribute `takes_room = True`, it
+            receives all of `token_ids`.
         log_probs: float32 tensor `(B, W, V)`.
         token_ids: int32 tensor `(B, W, T)`.
         index: int32 scalar, the number of tokens so far.
-        has_room: bool. Whether T may be more than `index`: then the rest is cut off.
+        has_room: bool. Whether T may be more than `index`. The processor receives no more than
+            `index` tokens.
         is_compiled: bool. Whether the value of `index` is unknown until the search runs.
 
     Raises:
@@ -60,16 +61,17 @@ def processed(
         )
 
     def without_tokens(log_probs, token_ids):
+        """Calls the processor before the first token, on JAX perhaps with room for all tokens."""
         try:
             return with_tokens(0)(log_probs, token_ids)
-        except (IndexError, TypeError):  # JAX takes no `index - 1` from an empty axis
+        except (IndexError, TypeError):  # JAX cannot read `index - 1` of an empty axis
             return with_tokens(None)(log_probs, token_ids)
 
     if not has_room or getattr(processor, "takes_room", False):
         return with_tokens(None)(log_probs, token_ids)
     if not is_compiled:
         return with_tokens(int(index))(log_probs, token_ids)
-    # A compiled program has no shape that depends on `index`, so it holds one branch for each.
+    # No shape of a compiled program depends on `index`, so it holds one branch for each length.
     branches = [without_tokens]
     for length in range(1, token_ids.shape[2]):
         branches.append(with_tokens(length))
@@ -113,7 +115,7 @@ def run_program(
         static: its next arguments, which must be hashable.
         *inputs: arrays.
         kind: `"xla"`: XLA compiles the function on TensorFlow; `"eager"`: JAX runs it as it is,
-            for a sampler, whose random state is outside. Optional.
+            for a sampler, whose random state is outside the program. Optional.
     """
     require_own_process()
     outputs = backend.run(function, model, static, inputs, kind)

@@ -98,8 +98,8 @@ def _trace(search, state, index):
         search, weights, structure = references
         search = replace(search, penalties=penalties)
         with keras.StatelessScope(list(zip(weights, values, strict=True))):
-            new = search.step(index, tree.pack_sequence_as(structure, flat))
-        return tuple(tree.flatten(new))
+            new_state = search.step(index, tree.pack_sequence_as(structure, flat))
+        return tuple(tree.flatten(new_state))
 
     def inputs_after(steps, rows):
         """Returns the inputs of a later step, for `rows` copies of the first sentence."""
@@ -113,7 +113,7 @@ def _trace(search, state, index):
         with _NoValues():
             examples, others = inputs_after(2, rows=3), inputs_after(3, rows=2)
         with torch.jit.optimized_execution(False), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecated, but measured: nothing else is as fast
+            warnings.simplefilter("ignore")  # `trace` is deprecated, but nothing else is as fast
             program = torch.jit.trace(step, examples, check_trace=False)
             if not all(map(torch.equal, program(*others), step(*others))):
                 program = _NOT_TRACED

@@ -83,8 +83,8 @@ def best_next_tokens(logits, k, constraints, is_fixed=False):
 def _best_not_suppressed(logits, k, is_fixed, suppressed=()):
     """As `best_next_tokens`, if suppressed tokens are the only constraint."""
     if suppressed:  # find more tokens and drop the suppressed ones: the logits need no mask
-        more = min(k + len(suppressed), logits.shape[-1])
-        log_probs, token_ids, is_valid = _best_not_suppressed(logits, more, is_fixed)
+        count = min(k + len(suppressed), logits.shape[-1])
+        log_probs, token_ids, is_valid = _best_not_suppressed(logits, count, is_fixed)
         forbidden = ops.convert_to_tensor(suppressed, "int32")
         is_suppressed = ops.any(token_ids[..., None] == forbidden, axis=-1)
         log_probs, order = first_k(ops.where(is_suppressed, IMPOSSIBLE, log_probs), k)

@@ -36,16 +36,16 @@ _BRACE = re.compile(r"(\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,)|([$#%
 # A word, or a character of a script without spaces, with their accents.
 _ACCENTS = r"[\u0300-\u036f\ufe00-\ufe0f]*"
 _WORD = re.compile(rf"(?:[^\W{UNSPACED}]{_ACCENTS})+|\S{_ACCENTS}")
-# Marks and symbols that the text itself contains.
+# Marks and symbols that the text itself contains are protected too.
 _OURS = re.compile(f"{MARK}+|{SYMBOL.pattern}")
 _BYTE = re.compile("<0x..>")
-# What closes the text before it: white space and marks, but not the dot of ".NET".
+# Closing punctuation and white space, but not the dot of ".NET".
 CLOSING = (
     r"""(?:[\s,;!?…)\]}»”。、，．！？；：）］｝」』】〉》]|[.:](?!\w)"""
     r"""|["'’](?=[\s.,;:!?…)\]}»”]|\Z))*"""
 )
 OPENING = "([{«„¿¡（［｛「『【〈《"
-_KEPT = re.compile(f"({MARK}{CLOSING})")  # a span, and what closes the text before it
+_KEPT = re.compile(f"({MARK}{CLOSING})")  # a span, and the closing characters behind it
 _LETTER = re.compile(r"[^\W\d_]")
 _BACKTICKS = re.compile("`+")
 
@@ -55,7 +55,7 @@ Mask = Callable[[str], tuple[str, list[str]]]
 
 @functools.cache
 def finders(protect: tuple[str, ...]) -> list[Find]:
-    """Returns functions that find the spans of the patterns, except `unknown`.
+    """Returns functions that find the protected spans, except those of `unknown`.
 
     Args:
         protect: names of `NAMES`, and regular expressions.
@@ -65,10 +65,10 @@ def finders(protect: tuple[str, ...]) -> list[Find]:
         ImportError: if one is a regular expression, and `re2` is not installed.
     """
     scanners: dict[str, Find] = {"braces": _braces, "backticks": _backticks}
-    chosen = [scan for name, scan in scanners.items() if name in protect]
-    others = [pattern for pattern in protect if pattern not in (*scanners, "unknown")]
-    compiled = [re.compile(PATTERNS[p]) if p in PATTERNS else _expression(p) for p in others]
-    return chosen + [functools.partial(_spans, pattern.finditer) for pattern in (_OURS, *compiled)]
+    scans = [scan for name, scan in scanners.items() if name in protect]
+    texts = [text for text in protect if text not in (*scanners, "unknown")]
+    patterns = [re.compile(PATTERNS[p]) if p in PATTERNS else _expression(p) for p in texts]
+    return scans + [functools.partial(_spans, pattern.finditer) for pattern in (_OURS, *patterns)]
 
 
 def _spans(finditer, text):
@@ -94,23 +94,23 @@ def _expression(text):
 
 def _braces(text):
     """Yields the spans of balanced braces; of an ICU message, all but the texts of its branches."""
-    opened: list[tuple[str, int]] = []  # kind of each open brace, and where its span begins
+    stack: list[tuple[str, int]] = []  # kind of each open brace, and where its span begins
     for token in _BRACE.finditer(text):
         start, end = token.span()
-        kind = opened[-1][0] if opened else ""
+        kind = stack[-1][0] if stack else ""
         if token[1]:
-            opened.append(("message", start))
+            stack.append(("message", start))
         elif token[2] and kind == "message":
-            yield opened[-1][1], end  # up to the text of the branch
-            opened.append(("branch", start))
+            yield stack[-1][1], end  # up to the text of the branch
+            stack.append(("branch", start))
         elif token[2]:
-            opened.append(("braces", start))
+            stack.append(("braces", start))
         elif token[0] == "#" and kind == "branch":
             yield start, end
         elif token[0] == "}" and kind:
-            _, begin = opened.pop()
+            _, begin = stack.pop()
             if kind == "branch":
-                opened[-1] = "message", start  # its next span begins behind the branch's text
+                stack[-1] = "message", start  # its next span begins behind the branch's text
             else:
                 yield begin, end
 
@@ -144,7 +144,7 @@ def find_unknown(tokenizer: Any, unk_token_id: int, text: str) -> Iterator[tuple
 def mask(protect: tuple[str, ...], unknown: Find | None, text: str) -> tuple[str, list[str]]:
     """Returns a text with one `MARK` for each protected span, and the spans.
 
-    Spans that overlap or touch are one.
+    Spans that overlap or touch are merged.
 
     Args:
         protect: as in `finders`.
@@ -200,7 +200,7 @@ def put_back(text: str, spans: list[str]) -> tuple[str, list[str]]:
 
 
 def without_opening(text: str) -> str:
-    """Returns a text without white space at its end, and without marks there that open a span."""
+    """Returns a text without white space and opening marks at its end."""
     return text.rstrip().rstrip(OPENING).rstrip()
 
 

@@ -233,7 +233,7 @@ def use_threads(workers: int) -> None:
 
     # The operations of small models are too short to be shared by several threads.
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    # All calls take the threads that start operations from one pool.
+    # One pool of threads starts the operations of all calls.
     tf.config.threading.set_inter_op_parallelism_threads(workers)
 
 

@@ -175,8 +175,8 @@ def _first_equal(processor):
     has_inner = any(isinstance(constant, types.CodeType) for constant in code.co_consts)
     if has_inner or not all(_is_constant(value) for _, value in pairs):
         return processor
-    typed = tuple((name, type(value), value) for name, value in pairs)  # since 1 == 1.0
-    return _first_functions.setdefault((code, id(processor.__globals__), typed), processor)
+    typed_pairs = tuple((name, type(value), value) for name, value in pairs)  # since 1 == 1.0
+    return _first_functions.setdefault((code, id(processor.__globals__), typed_pairs), processor)
 
 
 def _is_constant(value):

@@ -39,7 +39,7 @@ class Translator:
             `Engine`, which has its tokenizers.
         tokenizer: `Tokenizer` or other `TokenizerLike` of the source, and of the target unless
             `target_tokenizer` is given.
-        target_tokenizer: that of the target, if the vocabularies are separate.
+        target_tokenizer: tokenizer of the target, if the vocabularies are separate.
         frozen: bool. Translate with the weights that the model has now, also if it is trained
             later. On TensorFlow this is faster, by 2 to 20%, and takes no memory for the weights
             until the model is trained; elsewhere it is a copy. Defaults to `False`: each call uses
@@ -50,8 +50,8 @@ class Translator:
 
     Call arguments:
         lines: iterable of strings of Python or NumPy, or one string.
-        n_best: int, at most `beam_size`. Number of translations of each line; fewer, if the search
-            finds fewer of different text, see `distinct_texts`. Optional.
+        n_best: int, at most `beam_size`. Number of translations of each line; fewer if the search
+            finds fewer distinct texts, see `distinct_texts`. Optional.
         return_attention: bool. Also return the attention scores. They need a second pass of the
             model over the translations. A line that would have to be split is then an error.
             Defaults to `False`.
@@ -68,10 +68,10 @@ class Translator:
         `n_best` or `return_attention`, a list of at most `n_best` `Hypothesis` in place of each
         string, best first. For a single string, the single result.
 
-        `on_too_long` decides how a line of more than `max_source_tokens` is translated. A
-        `Hypothesis` of a split line, whose `pieces` is above 1, joins the k-th of each piece, or
-        the best of a piece that has fewer. The first joins the best ones; the others are ordered by
-        their scores. If strings are returned, a `UserWarning` names the lines.
+        `on_too_long` decides how a line of more than `max_source_tokens` is translated. If strings
+        are returned, a `UserWarning` names such lines. If a line is split, each `Hypothesis` joins
+        the k-th hypotheses of its pieces, or the best one of a piece that has fewer, and `pieces`
+        is above 1. The best hypotheses, joined, come first; the others are ordered by their scores.
 
     Raises:
         TypeError: if a line is not a string, `lines` is bytes or a mapping, a setting is unknown,
@@ -267,7 +267,8 @@ class Translator:
             sources, targets, **languages: as in `score`.
 
         Returns:
-            two lists of int32 arrays, with the end tokens; with languages, a third list of those.
+            two lists of int32 arrays, with the end tokens; if the model has tokens of languages, a
+            third list: the target language's token of each pair.
         """
         if len(sources) != len(targets):
             raise ValueError(
@@ -278,16 +279,16 @@ class Translator:
         sources, tokens = self._with_languages(sources, settings)
         source_languages = None if tokens is None else tokens.source
         target_languages = None if tokens is None else tokens.target
-        most, reader = self.text_settings.max_source_tokens or 0, self._reader
-        source_ids = reader.whole_lines(sources, "sources", 0, most, source_languages)
-        target_ids = reader.whole_lines(targets, "targets", 1, most, target_languages)
+        longest, reader = self.text_settings.max_source_tokens or 0, self._reader
+        source_ids = reader.whole_lines(sources, "sources", 0, longest, source_languages)
+        target_ids = reader.whole_lines(targets, "targets", 1, longest, target_languages)
         if tokens is None:
             return [source_ids, target_ids]
         source_ids = reader.with_languages(source_ids, tokens.source)
         return [source_ids, target_ids, [[token_id] for token_id in tokens.target]]
 
     def _with_languages(self, lines, settings):
-        """Returns lines with their tags, and their `Languages`; `None` without such tokens."""
+        """Returns lines with their tags, and `Languages`: `None` without tokens of languages."""
         codes = settings.source_language, settings.target_language
         languages = self._reader.languages_of(*codes, len(lines))
         if languages is None:

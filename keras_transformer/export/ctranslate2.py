@@ -51,11 +51,11 @@ def export_ctranslate2(
 ) -> Path:
     """Writes a translator as a folder that `ctranslate2.Translator` loads.
 
-    The tokens of the model are the pieces of the tokenizers. If they are SentencePiece models or
-    symbols, the folder also has the tokenizers: `source.json` and `target.json`, or
-    `tokenizer.json` if they are one, and SentencePiece models beside them; and
-    `folder_tokenizer.py`, plain Python that needs at most `sentencepiece`, for programs without
-    this package. If the model sees the end token of a source, CTranslate2 appends it by itself.
+    The tokens of the model are the pieces of the tokenizers. If the tokenizers are SentencePiece
+    models or symbols, the folder also has them: `source.json` and `target.json`, or one
+    `tokenizer.json`, with SentencePiece models beside them. For programs without this package, it
+    then has `folder_tokenizer.py`, plain Python that needs at most `sentencepiece`. If the model
+    sees the end token of a source, CTranslate2 appends it by itself.
 
     `load_translator` and `keras-transformer serve` translate with such a folder by the settings of
     the translator, as far as CTranslate2 has them: it divides by `n^alpha` and stops by
@@ -111,15 +111,15 @@ def export_ctranslate2(
     spec.validate()
     spec.optimize(quantization)
     entries = {"engine": ENGINE, "max_tokens": num_positions(config, max_tokens)}
-    with atomic_folder(path) as written:
-        spec.save(str(written))
-        write_model_card(written, translator, VERSIONED, card, settings, **entries)
+    with atomic_folder(path) as new_folder:
+        spec.save(str(new_folder))
+        write_model_card(new_folder, translator, VERSIONED, card, settings, **entries)
         if all(map(has_file, translator.tokenizers)):
-            write_tokenizers(written, translator.tokenizers)
+            write_tokenizers(new_folder, translator.tokenizers)
             lines = example_lines(translator, examples)
-            answers = Translator(CTranslate2Engine(written, workers=1))(lines, n_best=1)
+            answers = Translator(CTranslate2Engine(new_folder, workers=1))(lines, n_best=1)
             pairs = zip(lines, answers, strict=True)
-            write_examples(written, [(line, best.text, best.score) for line, (best,) in pairs])
+            write_examples(new_folder, [(line, best.text, best.score) for line, (best,) in pairs])
     return path
 
 
@@ -152,7 +152,7 @@ def transformer_spec(model: Any, max_tokens: int) -> Any:
     Raises:
         ValueError: if CTranslate2 cannot express the model.
     """
-    fetch_weights(model)  # the parts below are read one by one
+    fetch_weights(model)  # on JAX within `fit`, the variables are outdated before
     config = model.config
     is_relative = config.positions == "relative"
     _require_expressible(model)

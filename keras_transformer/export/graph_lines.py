@@ -49,8 +49,8 @@ class GraphLineReader:
         Args:
             text: string tensor `(B,)`.
             languages: string tensor `(B,)` or `(1,)`, see `tag_lines`.
-            language_ids: int32 tensor `(B,)`, the tokens of the languages of the lines, if the
-                model has such.
+            language_ids: int32 tensor `(B,)`, the language token of each line, if the model has
+                language tokens.
 
         Returns:
             int32 `RaggedTensor` `(B, None)`, with the end tokens; and bool tensor `(B,)`.
@@ -68,6 +68,7 @@ class GraphLineReader:
         """
         # 1 if the first token is a tag, which is no text.
         tags = tf.cast(tf.reduce_any(tf.equal(rows[:, :1], self._tag_ids), axis=1), tf.int32)
+        # The end token needs a place, and at least one token of text is kept.
         furthest = tf.maximum(self._most - 1, tags + 1)
         position = tf.range(tf.shape(rows)[1])
         may_end = (position > tags[:, None]) & (position <= furthest[:, None])
@@ -111,7 +112,7 @@ class GraphLineReader:
 
 
 class GraphSide(tf.Module):
-    """The tokenizer of one side in a graph; languages that it splits in another way have their own.
+    """The tokenizer of one side in a graph; a language that is split otherwise has its own graph.
 
     Args:
         tokenizer: `TokenizerLike` that has a `graph`.
@@ -135,8 +136,8 @@ class GraphSide(tf.Module):
         # Each graph reads the lines of its languages, and "" in place of the others.
         is_other = [language_ids == language_id for language_id in self._languages]
         parts = [self._graph.tokenize(tf.where(tf.reduce_any(is_other, axis=0), "", text))]
-        for of_language, graph in zip(is_other, self._others, strict=True):
-            parts.append(graph.tokenize(tf.where(of_language, text, "")))
+        for is_of_language, graph in zip(is_other, self._others, strict=True):
+            parts.append(graph.tokenize(tf.where(is_of_language, text, "")))
         return tf.concat(parts, axis=1)
 
 

@@ -38,10 +38,10 @@ def tree_of_model(
         was_done = state.sentences.done[:, None]
         state = search.step(index, state)
         totals = tf.where(was_done, IMPOSSIBLE, state.totals)
-        last = state.last_token_ids, state.parents, totals
+        level = state.last_token_ids, state.parents, totals
         tree = tuple(
             tf.concat([steps, step[:, None]], axis=1)
-            for steps, step in zip(tree, last, strict=True)
+            for steps, step in zip(tree, level, strict=True)
         )
         return index + 1, state, tree
 

@@ -71,7 +71,7 @@ class Addition:
         return cls(add_language, like, add_pieces, num_pieces or NUM_PIECES)
 
 
-def add_to(read: ForeignModel, addition: Addition) -> ForeignModel:
+def add_to(model: ForeignModel, addition: Addition) -> ForeignModel:
     """Returns an imported model with one more language: its token, then new pieces, if any.
 
     The embedding of the token is a copy of that of the similar language. The embedding of a piece
@@ -79,7 +79,7 @@ def add_to(read: ForeignModel, addition: Addition) -> ForeignModel:
     -1e9, so that the probabilities of all other tokens stay as they were.
 
     Args:
-        read: a model that was read, see `read_model_folder`.
+        model: the imported model, see `read_model_folder`.
         addition: `Addition`.
 
     Raises:
@@ -87,26 +87,26 @@ def add_to(read: ForeignModel, addition: Addition) -> ForeignModel:
             similar one, or spells codes differently; or if the text gives no new pieces.
         FileNotFoundError, CorpusError: if the text cannot be read.
     """
-    tokenizer, *_ = read.tokenizers
+    tokenizer, *_ = model.tokenizers
     like = _checked(addition, tokenizer.language_ids)
     like_id = tokenizer.language_ids[like]
     # As the family spells its tokens: `__ky__` for `ky`.
     token = tokenizer.vocabulary[like_id].replace(like, addition.language)
     pieces = [] if addition.text is None else _learned(tokenizer, addition)
-    new = tokenizer.with_language(addition.language, token, pieces)
+    new_tokenizer = tokenizer.with_language(addition.language, token, pieces)
     ids = [[like_id], *_ids_before(tokenizer, pieces)]
     config = replace(
-        read.config,
-        vocabulary_size=new.vocabulary_size,
-        source_vocabulary_size=new.vocabulary_size,
+        model.config,
+        vocabulary_size=new_tokenizer.vocabulary_size,
+        source_vocabulary_size=new_tokenizer.vocabulary_size,
         output_bias=True,
         added_tokens=len(ids),
     )
-    arrays = _with_rows(read.arrays, ids)
-    notes = [*read.notes]
+    arrays = _with_rows(model.arrays, ids)
+    notes = [*model.notes]
     if pieces:
         notes.append(f"{len(pieces):,} pieces are added for {addition.language}")
-    return read._replace(config=config, arrays=arrays, tokenizers=[new], notes=notes)
+    return model._replace(config=config, arrays=arrays, tokenizers=[new_tokenizer], notes=notes)
 
 
 def _checked(addition, language_ids):
@@ -123,10 +123,10 @@ def _checked(addition, language_ids):
             f"{name} must be spelled as the model's codes, {SPELLINGS[pattern]}, such as {like}. "
             f"Received: {received}"
         )
-    if (same := closest_language(addition.language, language_ids, 0)) is not None:
+    if (known_code := closest_language(addition.language, language_ids, 0)) is not None:
         raise ValueError(
             f"{name} must be a language that the model lacks. Received: {received}, which it has "
-            f"as {same!r}"
+            f"as {known_code!r}"
         )
     return like
 

@@ -71,16 +71,16 @@ def read_hub(
     stored, weights = stored_arrays(folder, given_name)
     _require_known_parts(stored, weights)
     fields["tie_embeddings"], names = take_embeddings(settings, stored, weights)
-    usual, _ = family.options["activation_function"]
-    fields["activation"] = marian.ACTIVATIONS[str(settings.get("activation_function", usual))]
+    default, _ = family.options["activation_function"]
+    fields["activation"] = marian.ACTIVATIONS[str(settings.get("activation_function", default))]
     fields |= {name: settings.get(name, rate) for name, rate in DROPOUT.items()}
     fields |= family.fields
     sizes = map(settings.get, SIZES)
     config = marian.config_of(path, tokenizers, sizes, stored, **fields)
     take_positions(stored, config.hidden_dim, weights)
     arrays = arrays_of_model(stored, config, names, weights)
-    search, unequal = _search(folder, settings, family, tokenizers[-1])
-    notes = [*notes, *tokenizer_notes, *unequal]
+    search, search_notes = _search(folder, settings, family, tokenizers[-1])
+    notes = [*notes, *tokenizer_notes, *search_notes]
     origin = _origin(folder, settings, family, given_name)
     return ForeignModel(config, arrays, tokenizers, search, notes, origin)
 
@@ -108,14 +108,14 @@ def _arithmetic(folder, settings, family, given_name, chosen):
             must = f"`arithmetic` must not be given for a model of {kind!r}, which has one."
             raise ValueError(f"{must} Received: arithmetic={chosen!r}")
         return {}, []
-    program, why = chosen, "chosen"
+    program, reason = chosen, "chosen"
     if chosen is None:
         name = given_name or marian.name_of(folder)
         tokenizer = files.read_optional(folder, "tokenizer_config.json")
         readme = marian.read_stated(folder, "README.md")
-        program, why = family.find_arithmetic(name, settings, tokenizer, readme)
+        program, reason = family.find_arithmetic(name, settings, tokenizer, readme)
     (other,) = family.arithmetics.keys() - {program}
-    line = f"Arithmetic of {program}: {why}. For the other: --arithmetic {other}"
+    line = f"Arithmetic of {program}: {reason}. For the other: --arithmetic {other}"
     return dict(family.arithmetics[program]), [line]
 
 
@@ -138,12 +138,12 @@ def _search(folder, settings, family, tokenizer):
     generation = files.read_optional(folder, "generation_config.json")
     options = settings | {name: value for name, value in generation.items() if value is not None}
     options = {name: value for name, value in options.items() if name not in family.requested}
-    search, unequal = search_settings(
+    search, notes = search_settings(
         options, tokenizer.pad_token_id, tokenizer.end_token_id, folder / "config.json"
     )
-    without_token = [token_id for token_id, token in enumerate(tokenizer.vocabulary) if not token]
-    search["suppressed_tokens"] = (*search["suppressed_tokens"], *without_token)
-    return search | family.search, unequal
+    unused_ids = [token_id for token_id, token in enumerate(tokenizer.vocabulary) if not token]
+    search["suppressed_tokens"] = (*search["suppressed_tokens"], *unused_ids)
+    return search | family.search, notes
 
 
 def require_equal(settings: dict[str, Any], pairs: Any, path: Path) -> None:
@@ -257,8 +257,8 @@ def arrays_of_model(
             array = stored[hub_name]
             # The Hub stores kernels `(out, in)`.
             arrays[name] = array.T if parts[name].path.endswith("kernel") else array
-    foreign = {name: stored[name] for name in stored.keys() - names.values()}
-    return marian.checked_arrays(arrays | foreign, config, path, names)
+    other_arrays = {name: stored[name] for name in stored.keys() - names.values()}
+    return marian.checked_arrays(arrays | other_arrays, config, path, names)
 
 
 def take_embeddings(settings, stored, path):

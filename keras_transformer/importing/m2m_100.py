@@ -84,8 +84,8 @@ def read_tokenizer(folder: Path, vocabulary_size: int) -> tuple[Tokenizer, list[
 def _nllb_ids(folder, proto):
     """Returns `{token: id}`, and `{code: id}` of the languages.
 
-    The ids of pieces are those of SentencePiece plus 1: its first three pieces are special ones,
-    for which there are four here.
+    The ids of pieces are those of SentencePiece plus 1: its first three pieces are special tokens,
+    and the model has four of these.
     """
     pieces = [piece.piece for piece in proto.pieces][3:]
     codes = _stated_languages(folder, r"([a-z]{3}_[A-Z][a-z]{3})") or languages.NLLB_200
@@ -125,13 +125,13 @@ def _stated_languages(folder, pattern):
         pattern: regular expression of a token, whose group is the code.
     """
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        stated = files.read_optional(folder, name)
-        added = stated.get("added_tokens_decoder") or {}
-        by_id = [added[key] for key in sorted(added, key=int)]
+        entries = files.read_optional(folder, name)
+        tokens_by_id = entries.get("added_tokens_decoder") or {}
+        added_tokens = [tokens_by_id[key] for key in sorted(tokens_by_id, key=int)]
         for tokens in (
-            stated.get("additional_special_tokens"),
-            stated.get("extra_special_tokens"),
-            by_id,
+            entries.get("additional_special_tokens"),
+            entries.get("extra_special_tokens"),
+            added_tokens,
         ):
             texts = tokens.values() if isinstance(tokens, dict) else tokens or []
             texts = [t["content"] if isinstance(t, dict) else str(t) for t in texts]

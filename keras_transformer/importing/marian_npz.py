@@ -42,7 +42,7 @@ SIZES = "dim-emb transformer-dim-ffn transformer-heads enc-depth dec-depth".spli
 LAST_SWISH_GELU, GELU = (1, 12, 0), 1.702
 # Settings of Marian's search that ours lacks, with the value at which they change nothing.
 WITHOUT_EQUAL = {"word-penalty": 0, "output-sampling": [], "shortlist": []}
-# Arrays with a row or a column for each token: {name: (axis of the tokens, 0: source, 1: target)}.
+# Arrays with a row or a column for each token: {name: (axis of the tokens, side)}; side 0: source.
 OF_TOKENS = {"encoder_Wemb": (0, 0), "decoder_Wemb": (0, 1), "Wemb": (0, 1)}
 OF_TOKENS |= {OUTPUT_BIAS: (1, 1), OUTPUT_KERNEL: (1, 1)}
 
@@ -100,11 +100,11 @@ def _weights_file(folder, named, weights):
         named: names in `decoder.yml`.
         weights: name that the user chose, or `None`.
     """
-    present = sorted(p.name for p in folder.glob("*.npz") if not p.match("*.optimizer.npz"))
-    names = {weights or Path(name).name for name in named or present}
-    if len(names) != 1 or weights not in (None, *present):
+    npz_names = sorted(p.name for p in folder.glob("*.npz") if not p.match("*.optimizer.npz"))
+    names = {weights or Path(name).name for name in named or npz_names}
+    if len(names) != 1 or weights not in (None, *npz_names):
         raise ValueError(
-            f"{folder}: `weights` (`--weights`) must name one of {', '.join(present)}. "
+            f"{folder}: `weights` (`--weights`) must name one of {', '.join(npz_names)}. "
             f"Received: {weights}"
         )
     return files.file_of(folder, *names)

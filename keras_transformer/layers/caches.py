@@ -3,7 +3,7 @@
 Ancestors say which cached positions belong to which hypothesis. Caches and ancestors come in two
 kinds with the same methods: growing and fixed. All are named tuples of tensors, which pass through
 the compiled functions and loops of every backend.
-Letters: B batch, N heads, S cached positions, K key width, V value width.
+Letters: B batch, W beam slots, N heads, S cached positions, K key width, V value width.
 """
 
 from typing import Any, NamedTuple
@@ -75,7 +75,7 @@ class FixedCache(NamedTuple):
 
 
 class GrowingAncestors(NamedTuple):
-    """Which positions of a growing cache belong to each hypothesis of a beam. W beam slots.
+    """Which positions of a growing cache belong to each hypothesis of a beam.
 
     Attributes:
         mask: bool tensor `(B, W, S)`, `True` at the positions of a hypothesis.

@@ -33,9 +33,9 @@ class PartsInConfig(keras.layers.Layer):
 
     def _post_build(self):
         # Runs after the `build` of a subclass, which may add parts.
-        saved, self._saved_parts = self._saved_parts, {}
-        if saved:
-            restore_state(self._parts, saved)
+        parts, self._saved_parts = self._saved_parts, {}
+        if parts:
+            restore_state(self._parts, parts)
         super()._post_build()
 
 
@@ -90,8 +90,8 @@ def restore_state(find_parts: Any, state: Mapping[str, Any]) -> None:
         state: what `state_of` returned.
     """
     parts = find_parts()
-    for path, saved in state.get("quantized", {}).items():
-        quantization = keras.saving.deserialize_keras_object(saved)
+    for path, value in state.get("quantized", {}).items():
+        quantization = keras.saving.deserialize_keras_object(value)
         if isinstance(quantization, str):
             parts[path].quantize(mode=quantization)
         else:

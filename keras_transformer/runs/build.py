@@ -30,7 +30,7 @@ Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]  # of source and target
 
 
 def make_tokenizers(recipe, data_folder, files):
-    """Writes the tokenizers of a recipe: those of the run `init_from`, or of `files`, or new ones.
+    """Writes the tokenizers of a recipe: those of `init_from`, of `vocabulary.files`, or new ones.
 
     Args:
         recipe: `Recipe`.
@@ -88,8 +88,8 @@ def find_tokenizers(recipe, data_folder, run, scratch):
     """Returns the tokenizers of a run. If it has none yet, makes them in the folder `scratch`."""
     files = run.tokenizer_files(recipe.vocabulary.joint)
     if not all(file.is_file() for file in (run.recipe_file, *files)):
-        new = run.new_tokenizer_files(recipe.vocabulary.joint)
-        files = [pathlib.Path(scratch, file.name) for file in new]
+        new_files = run.new_tokenizer_files(recipe.vocabulary.joint)
+        files = [pathlib.Path(scratch, file.name) for file in new_files]
         make_tokenizers(recipe, data_folder, files)
     return load_tokenizers(files)
 
@@ -232,11 +232,11 @@ def schedule_warnings(training, batches_per_epoch):
     updates = training.epochs * batches_per_epoch
     longest = int(MAX_WARMUP * updates)
     if training.warmup_steps > longest:
-        usual = min(max(int(USUAL_WARMUP * updates), LEAST_WARMUP), longest)
-        lower = f"lower `warmup_steps` to about {usual:,}, or " if usual else ""
+        advised = min(max(int(USUAL_WARMUP * updates), LEAST_WARMUP), longest)
+        advice = f"lower `warmup_steps` to about {advised:,}, or " if advised else ""
         yield (
             f"the warm-up takes {training.warmup_steps:,} of the {updates:,} updates "
-            f"({training.epochs} epochs of {batches_per_epoch:,}): {lower}raise `epochs`"
+            f"({training.epochs} epochs of {batches_per_epoch:,}): {advice}raise `epochs`"
         )
     decay_epochs = training.decay_epochs if training.schedule == "cosine" else training.epochs
     if decay_epochs > training.epochs:

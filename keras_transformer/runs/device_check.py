@@ -61,7 +61,7 @@ def _sum_over_replicas(strategy):
 
 
 def _sum_over_devices(devices):
-    """Sums a row of ones on each device of JAX, or on the device of PyTorch."""
+    """As `_sum_over_replicas`, on the devices of JAX, or on the one of PyTorch."""
     rows = keras.ops.ones([devices.num_replicas_in_sync, VECTOR_LENGTH])
     names = [str(rows.device)]
     if devices.num_replicas_in_sync > 1:

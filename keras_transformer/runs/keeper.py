@@ -111,7 +111,7 @@ class RunKeeper(ClosedCallback):
         super().__init__()
         numbers = {"every": every} | ({} if patience is None else {"patience": patience})
         for name, value in numbers.items():
-            if value is None or not value >= 1:  # `not`: NaN is no number of epochs
+            if value is None or not value >= 1:  # `not` also rejects NaN
                 raise ValueError(f"`{name}` must be at least 1. Received: {name}={value!r}")
         self._has_recipe = isinstance(folder, RunFolder)
         self._run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
@@ -135,7 +135,7 @@ class RunKeeper(ClosedCallback):
         self.base: dict[str, str] | None = None
         self._print = print_fn
         self._scope = FitScope()
-        self._restored: keras.Model | None = None  # `fit` does not restore it again
+        self._restored: keras.Model | None = None  # `fit` need not restore this model again
         self.state = TrainingState()
 
     # === Resume ===
@@ -283,7 +283,7 @@ class RunKeeper(ClosedCallback):
             self._restore_metrics()
             self._stream.sums = dict(state.sums)
             end_skipping = skip_batches(self.model, state.batch)
-            self._scope.stack.callback(end_skipping)  # if `fit` fails before
+            self._scope.stack.callback(end_skipping)  # needed if `fit` fails while it skips
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not logs:  # skipped: trained before the run was resumed
@@ -305,8 +305,8 @@ class RunKeeper(ClosedCallback):
     def _save_within_epoch(self, is_checked):
         """Saves if a checkpoint is due, or if the training stops here."""
         is_stopped = is_checked and self._is_stop_requested()
-        # Another callback may end the training here. Several workers do not save: `_save` is a
-        # collective, and only some of them may have this callback.
+        # Another callback may have ended the training. With several workers, that alone does not
+        # save: `_save` is a collective, and the other callback may run on only some of them.
         is_ended = self._stop_interval == 1 and self._trained.stop_training
         if is_stopped or is_ended or self._is_due:
             # "stop" is temporary: an uninterrupted run would not have this checkpoint.
@@ -416,7 +416,7 @@ class RunKeeper(ClosedCallback):
 
     @contextlib.contextmanager
     def _closed_on_error(self):
-        """Closes the callback if the block fails: the `fit` of a plain Keras model does not."""
+        """Closes the callback if the block fails: the `fit` of a plain Keras model would not."""
         try:
             yield
         except BaseException:

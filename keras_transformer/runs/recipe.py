@@ -161,7 +161,7 @@ class DataSettings(Settings):
         tags = [part.tag for part in self._corpora("train")]
         if self.tag not in tags:  # `tags` holds `None` if a corpus has no tag
             self._reject("tag", f"one of {', '.join(self.tags()) or 'none: no corpus has a tag'}")
-        self._cleaning()
+        self._cleaning()  # checks `clean`
 
     def languages(self) -> Sequence[str | None]:
         """Returns the language codes of the first training corpus; `None` if unknown."""
@@ -256,8 +256,8 @@ class Recipe(Settings):
     def __post_init__(self):
         super().__post_init__()
         try:
-            if gone := sorted(GONE_SETTINGS.keys() & self.search.keys()):
-                raise ValueError(f"`{gone[0]}` has gone: {GONE_SETTINGS[gone[0]]}. Leave it out")
+            if keys := sorted(GONE_SETTINGS.keys() & self.search.keys()):
+                raise ValueError(f"`{keys[0]}` has gone: {GONE_SETTINGS[keys[0]]}. Leave it out")
             search, text = divided(self.search)
             SearchSettings.from_dict(search, TextSettings.__dataclass_fields__)
             TextSettings.from_dict(text)
@@ -285,9 +285,9 @@ class Recipe(Settings):
                 "`tag` of `data` needs `source: subwords` in `vocabulary`. For characters, begin "
                 f"the lines with one of `symbols`. Received: tag={tags[0]}"
             )
-        has_dropout = self.training.subword_regularization is not None
-        is_trained = self.vocabulary.files is None and self.training.init_from is None
-        if has_dropout and is_trained and self.vocabulary.model_type != "bpe":
+        has_bpe_dropout = self.training.subword_regularization is not None
+        trains_vocabulary = self.vocabulary.files is None and self.training.init_from is None
+        if has_bpe_dropout and trains_vocabulary and self.vocabulary.model_type != "bpe":
             raise ValueError(
                 "`subword_regularization` of `training` needs `model_type: bpe` in `vocabulary`. "
                 f"Received: model_type={self.vocabulary.model_type}"
@@ -352,12 +352,12 @@ class Recipe(Settings):
         may_differ = {"data": may_change(DataSettings), "training": may_change(TrainingSettings)}
         differences = []
         for section, values in here.items():
-            others = there[section]
-            for key in dict.fromkeys((*values, *others)):
-                mine, theirs = values.get(key, _ABSENT), others.get(key, _ABSENT)
-                if mine != theirs and key not in may_differ.get(section, ()):
+            other_values = there[section]
+            for key in dict.fromkeys((*values, *other_values)):
+                value, other_value = values.get(key, _ABSENT), other_values.get(key, _ABSENT)
+                if value != other_value and key not in may_differ.get(section, ()):
                     differences.append(
-                        f"{section}.{key} is {_shown(theirs)} there, {_shown(mine)} here"
+                        f"{section}.{key} is {_shown(other_value)} there, {_shown(value)} here"
                     )
         return differences
 
@@ -396,9 +396,9 @@ def _shown(value):
 def _drop_gone(name, values):
     """Removes the keys of `GONE_SETTINGS` from the mapping of a stored recipe; warns of them."""
     search = values.get("search") or {}
-    if gone := sorted(GONE_SETTINGS.keys() & search.keys()):
-        values["search"] = {key: value for key, value in search.items() if key not in gone}
-        warnings.warn(f"{name}: {', '.join(gone)} of `search` has gone: ignored.", stacklevel=2)
+    if keys := sorted(GONE_SETTINGS.keys() & search.keys()):
+        values["search"] = {key: value for key, value in search.items() if key not in keys}
+        warnings.warn(f"{name}: {', '.join(keys)} of `search` has gone: ignored.", stacklevel=2)
 
 
 def _apply(change, values):

@@ -40,11 +40,11 @@ def load_translator(
     if not paths:
         raise ValueError("`path` must name a folder. Received: path=[]")
     kinds = {kind_of(path) for path in paths}
-    of_runs = {"model": model, "dtype": dtype}
-    of_ctranslate2 = {"device": None if device == "cpu" else device}
+    run_options = {"model": model, "dtype": dtype}
+    ctranslate2_options = {"device": None if device == "cpu" else device}
     if kinds == {"run"}:
         _refuse({"workers": workers}, "an exported folder, not one of a run", paths)
-        _refuse(of_ctranslate2, "a folder of CTranslate2", paths)
+        _refuse(ctranslate2_options, "a folder of CTranslate2", paths)
         from keras_transformer.runs.load import load_run
 
         one_or_several: Any = paths if len(paths) > 1 else paths[0]
@@ -52,9 +52,9 @@ def load_translator(
     if len(paths) > 1:
         must = "Several folders must be those of runs: exported models have no ensembles."
         raise ValueError(f"{must} Received: {', '.join(map(repr, map(str, paths)))}")
-    _refuse(of_runs, "the folder of a run, not of an exported model", paths)
+    _refuse(run_options, "the folder of a run, not of an exported model", paths)
     if kinds == {"saved_model"}:
-        _refuse(of_ctranslate2, "a folder of CTranslate2", paths)
+        _refuse(ctranslate2_options, "a folder of CTranslate2", paths)
         from keras_transformer.decoding.saved_model import SavedModelEngine
 
         return Translator(SavedModelEngine(paths[0], workers=workers), **settings)

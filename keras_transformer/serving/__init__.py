@@ -1,1 +1,1 @@
-"""A server over an exported folder: it knows nothing of the package that wrote the folder."""
+"""A server over an exported folder. It imports neither Keras nor a backend itself."""

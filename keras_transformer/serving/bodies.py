@@ -110,15 +110,15 @@ async def _body(request):
 
 
 async def _received(request, limit):
-    chunks, received = [], 0
+    chunks, num_bytes = [], 0
     async for chunk in request.stream():
-        received += len(chunk)
+        num_bytes += len(chunk)
         # A body that is too large is read to its end: a client that is still sending when the
         # connection closes does not see the answer.
-        if received <= limit:
+        if num_bytes <= limit:
             chunks.append(chunk)
-    if received > limit:
-        must = f"The body may have at most {limit} bytes. Received: {received}."
+    if num_bytes > limit:
+        must = f"The body may have at most {limit} bytes. Received: {num_bytes}."
         raise RequestError(413, f"{must} Send the lines in several requests.")
     return b"".join(chunks)
 
@@ -131,15 +131,15 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
         ClientDisconnect: if the client has left. The coroutine is cancelled.
     """
     task = asyncio.create_task(work)
-    gone = asyncio.create_task(_client_is_gone(request))
+    departure = asyncio.create_task(_client_is_gone(request))
     try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([task, departure], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientDisconnect
         return await task
     finally:
         task.cancel()
-        gone.cancel()
+        departure.cancel()
 
 
 async def _client_is_gone(request):

@@ -67,8 +67,8 @@ def target_language(card: dict[str, Any], source: object, target: object) -> str
             targets and `target` is missing.
     """
     if source != ANY_SOURCE:
-        _meant("source", source, [card.get("source_language")], ANY_SOURCE)
-    code = _meant("target", target, _targets(card))
+        _match("source", source, [card.get("source_language")], ANY_SOURCE)
+    code = _match("target", target, _targets(card))
     if card.get("target_languages") and code is None:
         raise RequestError(400, f"`target` must be {_any_of(_targets(card))}. Received: none")
     return code if card.get("target_languages") else None
@@ -79,8 +79,11 @@ def _targets(card):
     return card.get("target_languages") or ([target] if target else [])
 
 
-def _meant(field, asked, codes, *others):
-    """Returns the longest code that `asked` begins with, or `None` if nothing is asked for."""
+def _match(field, asked, codes, *others):
+    """Returns the longest of `codes` that `asked` is a form of; `None` if `asked` is `None`.
+
+    Raises a `RequestError` if there is none; it names `codes` and `others`.
+    """
     if asked is None:
         return None
     codes = [code for code in codes if code]

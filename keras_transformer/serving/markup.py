@@ -13,6 +13,7 @@ from keras_transformer.decoding.protected_text import CLOSING, without_opening
 
 # The rest of a tag: ">" ends it, except in a quoted value.
 REST = r"""(?:[^>"'=]++|["']|=\s*+(?:"[^"]*+"?+|'[^']*+'?+)?+)*+>?+"""
+# A comment or declaration; an element whose contents are no HTML; a tag (`name`); or the end.
 MARKUP = re.compile(
     rf"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(?:[!?]|/(?![a-z]))[^>]*+>?+
     |<(script|style|textarea)(?=[\s/>]){REST}.*?(?:</\1(?=[\s/>]){REST}|\Z)
@@ -112,7 +113,7 @@ class _Kept:
                 while self._close() != name:
                     pass
             elif self.names and self.names[0] in ENDED_BY and name in ENDING:
-                self.names.clear()  # the tag ends an element around the outermost
+                self.names.clear()  # the tag ends an element that contains the outermost one
                 self._counts.clear()
             return
         while self.names and name in ENDED_BY.get(self.names[-1], ()):
@@ -139,7 +140,8 @@ def _is_kept(name, tag):
     attributes = {}
     for attribute in ATTRIBUTE.finditer(tag, 1 + len(name)):
         value = (attribute[2] or "").strip("\"'")
-        attributes.setdefault(attribute[1].lower(), value.lower())  # the first of several counts
+        # The first attribute of a name counts.
+        attributes.setdefault(attribute[1].lower(), value.lower())
     return (
         attributes.get("translate", "").strip() == "no"
         or "notranslate" in attributes.get("class", "").split()

@@ -1,4 +1,4 @@
-"""The process: socket, signals, uvicorn."""
+"""Runs the server as a process: socket, signals, uvicorn."""
 
 import asyncio
 import contextlib
@@ -76,8 +76,8 @@ def serve(
         ws="none",
     )
     server = _Server(config, service)
-    # Acts before Uvicorn sets its own handler, and at its end: Uvicorn then repeats the signal, and
-    # without this handler, SIGTERM would end the process with an error.
+    # Handles SIGTERM while Uvicorn does not: before its start, and at its end, when it sends the
+    # signal again. Without this handler, the process would then end with an error.
     signal.signal(signal.SIGTERM, server.handle_exit)
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])

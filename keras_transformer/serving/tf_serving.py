@@ -20,8 +20,8 @@ async def status(request: Request) -> JSONResponse:
         raise HTTPException(405, headers={"Allow": "POST"})
     _service(request)
     state = "AVAILABLE" if request.app.state.service.is_ready else "UNLOADING"
-    fine = {"error_code": "OK", "error_message": ""}
-    version = {"version": "1", "state": state, "status": fine}
+    no_error = {"error_code": "OK", "error_message": ""}
+    version = {"version": "1", "state": state, "status": no_error}
     return JSONResponse({"model_version_status": [version]})
 
 
@@ -71,10 +71,10 @@ def _columns(signature, rows, limits):
     limits.check_lines(len(rows))
     if not rows:
         return {name: [] for name in signature.required}
-    named = [row for row in rows if isinstance(row, dict)]
-    if not named:
+    named_rows = [row for row in rows if isinstance(row, dict)]
+    if not named_rows:
         return rows
-    if len(named) < len(rows) or any(row.keys() != rows[0].keys() for row in rows):
+    if len(named_rows) < len(rows) or any(row.keys() != rows[0].keys() for row in rows):
         raise RequestError(400, "All elements of `instances` must have the same names.")
     return {name: [row[name] for row in rows] for name in rows[0]}
 

@@ -325,13 +325,14 @@ def _tokens_that_count(model, rows, hidden):
     if keras.config.backend() == "jax":  # (B, T, ...) -> (B * T, ...)
         hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
         return Tokens(hidden, ops.reshape(labels, (-1,)), ops.reshape(weights, (-1,)))
-    counts = token_weights(labels, compiled_loss(model).traits.ignore_class, weights) != 0
+    is_counted = token_weights(labels, compiled_loss(model).traits.ignore_class, weights) != 0
     for metric, is_weighted in token_metrics(model):
         sample_weight = weights if is_weighted else None
-        counts |= token_weights(labels, metric.ignore_class, sample_weight) != 0
+        is_counted |= token_weights(labels, metric.ignore_class, sample_weight) != 0
     if rows.is_real is not None:
-        counts &= rows.is_real[:, None]
-    return Tokens(hidden[counts], labels[counts], weights[counts])  # (B, T, ...) -> (N, ...)
+        is_counted &= rows.is_real[:, None]
+    # (B, T, ...) -> (N, ...)
+    return Tokens(hidden[is_counted], labels[is_counted], weights[is_counted])
 
 
 def _num_real(rows):
@@ -342,7 +343,7 @@ def _num_real(rows):
 
 
 def _check_labels(labels, num_classes):
-    """Raises an error for a label outside the vocabulary, also in a graph. Only on TensorFlow."""
+    """Raises an error, also in a TensorFlow graph, for a label outside the vocabulary."""
     lowest, highest = tf.reduce_min(labels), tf.reduce_max(labels)
     rule = f"A label must be a token id of the model, 0 to {num_classes - 1}. Received: from"
     is_valid = (lowest >= 0) & (highest < num_classes)

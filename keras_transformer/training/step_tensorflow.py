@@ -51,9 +51,9 @@ def _gradients(model, rows, divisors):
     def micro_batch(rows):
         with tf.GradientTape() as tape:
             loss = objective.loss_share(model, _without_padding(rows), divisors, training=True)
-            scaled = model.optimizer.scale_loss(loss)
+            scaled_loss = model.optimizer.scale_loss(loss)
         zero = tf.UnconnectedGradients.ZERO
-        gradients = tape.gradient(scaled, variables, unconnected_gradients=zero)
+        gradients = tape.gradient(scaled_loss, variables, unconnected_gradients=zero)
         return tf.nest.map_structure(tf.convert_to_tensor, gradients), loss
 
     if steps == 1:
@@ -249,7 +249,7 @@ def make_function(model: keras.Model, step: Callable) -> Callable:
 
 
 def symbolic_batch(dataset: Any) -> Any:
-    """Returns the shapes of a dataset's batches without reading one: a generator would lose it."""
+    """Returns the shapes of a dataset's batches; reads no batch, which a generator would lose."""
 
     def symbolic(spec):
         spec = getattr(spec, "_value_specs", [spec])[0]  # of the first replica's shard
