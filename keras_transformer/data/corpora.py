@@ -123,7 +123,7 @@ class Corpora(Pairs):
         """How many pairs are also in other splits: `{name: {"sources": number, "pairs": number}}`.
 
         `"sources"` is the number of pairs whose source is there, with any target. The pairs are
-        read again if `counts` were made with other splits, for example by an older token store.
+        read again unless `counts` are of these splits; those of an older token store may not be.
         """
         if not self._held_out:
             return {}

@@ -212,7 +212,7 @@ class Tokenizer(TokenizerLike):
     ) -> Self:
         """Returns a tokenizer with a token for each character of lines of text.
 
-        White space counts as characters; `symbols` and `graphemes` add longer tokens. A text is
+        White space counts as characters; `symbols` and `graphemes` give longer tokens. A text is
         read from the left: each token is the longest symbol of the vocabulary that the remaining
         text begins with. Each code point that the vocabulary lacks becomes one `<unk>`. If all
         symbols are known, `decode(encode(text)) == normalize(text)`:
