@@ -1,6 +1,6 @@
 """Texts of a user: the lines of a file, and checks of lines and of sentence pairs.
 
-`lines_of` is the one reader, so that N lines of any file are the same N strings. Pure Python.
+`decode_lines` splits every text, so the lines of a file are the same everywhere. Pure Python.
 """
 
 import contextlib
@@ -273,7 +273,7 @@ def pair_chunks(
     require_pairs(pairs)
     rows, first = iter(pairs), 1
     while chunk := list(itertools.islice(rows, size)):
-        # The exact types first: checks of abstract classes cost a fifth of tokenizing.
+        # Check the exact types first: checks of abstract classes cost a fifth of tokenizing.
         checked_pairs = [
             pair
             if type(pair) in (tuple, list)

@@ -21,7 +21,7 @@ def recipe(
     name: Annotated[str | None, typer.Argument(help="Name of a packaged recipe.")] = None,
     schema: Annotated[
         bool,
-        typer.Option("--schema", help="Print the JSON schema by which editors complete recipes."),
+        typer.Option("--schema", help="Print the JSON schema that lets editors complete recipes."),
     ] = False,
 ) -> None:
     """Print a packaged recipe; without a name, list the packaged recipes.
@@ -57,7 +57,7 @@ def vocabulary(
         typer.Option("--tag", help="Tag of a corpus, such as <news>. May be given several times."),
     ] = None,
     protected_symbols: Annotated[
-        int, typer.Option(help="Symbols that take the place of protected text.", min=0)
+        int, typer.Option(help="Number of symbols that replace protected text.", min=0)
     ] = 0,
 ) -> None:
     """Learn a subword vocabulary from text; for a joint one, give the files of both sides.
@@ -96,7 +96,7 @@ READING: dict[str, tuple[Any, Any]] = {
     name: (Annotated[kind | None, typer.Option(help=text)], None)
     for name, kind, text in (
         ("columns", tuple[str, str], "The columns of source and target: names, or numbers from 1."),
-        ("languages", tuple[str, str], "Languages of source and target in TMX; else column names."),
+        ("languages", tuple[str, str], "Languages of source and target in TMX, or column names."),
         ("delimiter", str, "The character between two columns of CSV. [default: ,]"),
         ("accelerator", str, "The mark of a key in labels of .po and .mo: &, _ or ~."),
     )

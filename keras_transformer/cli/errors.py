@@ -20,7 +20,7 @@ HINT = "  KERAS_TRANSFORMER_TRACEBACK=1 shows where."
 
 @contextlib.contextmanager
 def one_line_errors():
-    """Reports an error that the user can fix in one line, and exits with code 2.
+    """Reports, in one line, an error that the user can fix, and exits with code 2.
 
     Python warnings become one line too, without file and line number. Errors of a backend, such as
     one about NaN logits or memory, exit with code 1. Other exceptions are bugs and keep their

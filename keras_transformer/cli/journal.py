@@ -17,13 +17,13 @@ from keras_transformer.texts import CHUNK_BYTES, Chunk
 
 @dataclasses.dataclass
 class State:
-    """What is done of a file, and what decides its content.
+    """How far a file is written, and what its content depends on.
 
     Args:
-        lines: number of lines of the input that are done.
+        lines: number of input lines that are done.
         read: number of bytes of these lines.
         written: number of bytes in the file.
-        settings: dict of JSON: those of `Journal` when the file was begun.
+        settings: dict of JSON: the `settings` of the `Journal` that created the file.
         input: SHA-256 of the bytes that were read.
     """
 
@@ -58,7 +58,7 @@ class Journal:
 
     @property
     def lines(self) -> int:
-        """The number of lines of the input that are done."""
+        """The number of input lines that are done."""
         return self._state.lines
 
     @contextlib.contextmanager
@@ -116,9 +116,9 @@ class Journal:
             if stored.written <= size:
                 return stored
         raise ValueError(
-            f"{str(self._path)!r} must be as this program left it, beside "
-            f"{self._state_file.name!r}. Received: a file of {size:,} bytes. Move it away, or "
-            "delete it"
+            f"{str(self._path)!r} must be unchanged since this program wrote it, with "
+            f"{self._state_file.name!r} beside it. Received: a file of {size:,} bytes. Move it "
+            "away, or delete it"
         )
 
     def _resume(self, stored, stream):
@@ -132,8 +132,8 @@ class Journal:
         if changed := [name for name in old | new if old.get(name) != new.get(name)]:
             received = (f"{name}={new.get(name)}, not {old.get(name)}" for name in changed)
             raise ValueError(
-                f"{str(self._path)!r} must be finished with the model, options and input of its "
-                f"beginning. Received: {', '.join(received)}. To begin anew, delete it."
+                f"{str(self._path)!r} must be finished with the model, options and input that it "
+                f"was begun with. Received: {', '.join(received)}. To begin anew, delete it."
             )
         self._state = stored
         if stored.lines:

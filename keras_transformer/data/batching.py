@@ -1,4 +1,4 @@
-"""Which sentence pairs form which batch, and how often: by lengths, weights, seed and epoch.
+"""Decides which sentence pairs form which batch, and how often an epoch passes over each pair.
 
 Paper, section 5.1 (batching by length).
 """
@@ -14,7 +14,8 @@ from keras_transformer.data.tokenizer_like import TokenizerLike
 # A bucket holds pairs whose longer side is more than 95% of the longest among them.
 BUCKET_WIDTH = 0.05
 # Within a bucket, pairs are sorted into batches by (source - target) length plus this much noise,
-# in tokens. With larger constants, batches vary more between epochs but have more padding.
+# in tokens. With more noise or wider buckets, batches vary more between epochs but have more
+# padding.
 DIFFERENCE_NOISE = 1.0
 
 
@@ -31,7 +32,7 @@ class Passes:
             are 1 and there are no tags.
 
     Raises:
-        ValueError: if a tag is no token of the vocabulary.
+        ValueError: if a tag is not a token of the vocabulary.
     """
 
     def __init__(self, pairs: Pairs, tokenizer: TokenizerLike) -> None:
@@ -64,8 +65,8 @@ class Passes:
         """Returns the token ids of the sources of some pairs with their tags in front."""
         if not self.tag_ids:
             return sources
-        tagged = zip(self._tags[self.parts_of(rows)], sources, strict=True)
-        return [np.append(tag, ids) if tag >= 0 else ids for tag, ids in tagged]
+        pairs = zip(self._tags[self.parts_of(rows)], sources, strict=True)
+        return [np.append(tag, ids) if tag >= 0 else ids for tag, ids in pairs]
 
     def parts_of(self, rows: np.ndarray) -> np.ndarray:
         """Returns the index of each pair's corpus in `pairs.parts`."""
@@ -76,7 +77,7 @@ def tag_ids(pairs: Pairs, tokenizer: TokenizerLike) -> list[int]:
     """Returns the token id of each corpus's tag, -1 if it has no tag. Reads no pair.
 
     Raises:
-        ValueError: if a tag is no token of the vocabulary.
+        ValueError: if a tag is not a token of the vocabulary.
     """
     tags = [part.tag for part in pairs.parts]
     ids = {token: token_id for token_id, token in enumerate(tokenizer.vocabulary)}
@@ -101,11 +102,11 @@ def plan_batches(
 ) -> list[np.ndarray]:
     """Decides which sentence pairs form which batch.
 
-    Walks from the longest pair to the shortest, in buckets. A bucket holds the next pairs whose
-    longer side is more than 95% of its longest, rounded down to full batches; at least one batch.
-    Its pairs are sorted into its batches by (source - target) length with noise, so that neither
-    side is padded much. Randomness moves pairs only within a bucket, so the number of batches
-    depends only on `lengths`, `rows` and the batch size.
+    Walks from the longest pair to the shortest, in buckets. A bucket takes the next pairs whose
+    longer side is more than 95% of the longest among them, as many as fill whole batches, and at
+    least one batch. Within a bucket, pairs are sorted by (source - target) length with noise and
+    cut into batches, so that neither side is padded much. Randomness moves pairs only within a
+    bucket, so the number of batches depends only on `lengths`, `rows` and the batch size.
 
     Args:
         lengths: int array `(N, 2)`, tokens of source and target, START or END included.
@@ -113,14 +114,14 @@ def plan_batches(
         batch_tokens: maximum token slots of a batch on each side: number of sentences times the
             longest side. A row that is longer than this is a batch by itself.
         batch_sentences: alternative to `batch_tokens`: sentences per batch.
-        shuffle: `False`: the same batches in every epoch, longest first.
+        shuffle: whether to shuffle. `False`: the same batches in every epoch, longest first.
         seed: with `epoch`, seeds the random generator.
         epoch: from 0.
         shapes: the shapes of all batches. If given, they set the number of rows of each batch, and
             randomness moves pairs between batches of one shape. Optional.
 
     Returns:
-        list of int arrays: the rows of each batch, every one of `rows` in exactly one.
+        list of int arrays: the rows of each batch. Each of `rows` is in exactly one batch.
     """
     rng = np.random.default_rng([seed, epoch])
     order = np.arange(len(rows), dtype=rows.dtype)  # indices of `rows`
@@ -144,7 +145,7 @@ def _longest_first(order, lengths, rows):
     Also returns the length of each pair's longer side, negated and so ascending.
     """
     negative_lengths = -lengths[rows[order]].max(axis=1)
-    # NumPy sorts numbers of 16 bits ten times as fast.
+    # NumPy sorts 16-bit integers ten times as fast as larger ones.
     smallest_type = np.min_scalar_type(negative_lengths.min())
     negative_lengths = negative_lengths.astype(np.promote_types(np.int16, smallest_type))
     index = np.argsort(negative_lengths, kind="stable")
@@ -161,7 +162,7 @@ def _split(order, negative_lengths, lengths, rows, noise, batch_tokens, batch_se
     while start < len(order):
         longest = -int(negative_lengths[start])
         batch_size = batch_sentences or max(1, (batch_tokens or 0) // longest)
-        # In the array's dtype: to compare it with a number of another, NumPy would copy the array.
+        # In the array's dtype: for a limit of another dtype, NumPy would copy the array.
         limit = negative_lengths.dtype.type(math.ceil(-(1 - BUCKET_WIDTH) * longest))
         num_similar = int(np.searchsorted(negative_lengths, limit)) - start
         num_batches = max(1, num_similar // batch_size)

@@ -49,14 +49,15 @@ class Corpus:
 
 
 class Corpora(Pairs):
-    """The sentence pairs of a split: those of its corpora in order, each pair once, without tags.
+    """The sentence pairs of a split: those of its corpora in order, without tags.
 
-    Every iteration reads the files again.
+    Weights repeat no pairs, but a corpus of weight 0 is left out. Every iteration reads the files
+    again.
 
     Args:
         parts: the corpora.
         cleaning: which pairs are left out. Optional.
-        held_out: {name: other split}, whose sentences are counted in this one.
+        held_out: {name: other split}: `overlaps` counts how many pairs are also in them. Optional.
 
     Attributes:
         parts: the corpora.
@@ -119,10 +120,10 @@ class Corpora(Pairs):
 
     @property
     def overlaps(self) -> dict[str, dict[str, int]]:
-        """How many pairs stand in other splits too: `{name: {"sources": number, "pairs": number}}`.
+        """How many pairs are also in other splits: `{name: {"sources": number, "pairs": number}}`.
 
-        `"sources"` is the number of pairs whose source stands there, with any target. The pairs are
-        read again if `counts`, perhaps from an older token store, are not of these other splits.
+        `"sources"` is the number of pairs whose source is there, with any target. The pairs are
+        read again unless `counts` are of these splits; those of an older token store may not be.
         """
         if not self._held_out:
             return {}
@@ -143,7 +144,7 @@ class Corpora(Pairs):
         It depends on the contents of the files, and on how they are read and cleaned. `None` if a
         part has no hash, such as a pipe.
         """
-        # A part of weight 0 has a place too: `counts`, stored under this hash, has a number for it.
+        # Parts of weight 0 keep their place: `counts`, stored under this hash, lists all parts.
         parts = [
             [_fingerprint(pairs) if part.weight else "", part.tag]
             for part, pairs in zip(self.parts, self._pairs_of_parts, strict=True)

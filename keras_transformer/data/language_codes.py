@@ -12,10 +12,10 @@ SAME_LANGUAGE = 5  # codes that are at most this far apart, by `langcodes`, name
 def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
     """Returns the model's own code for a language, such as `deu_Latn` for `de-DE`.
 
-    If the model has the language in several scripts, it is the usual one: `zho_Hans` for `zh`.
+    Of a language in several scripts, the usual one is returned: `zho_Hans` for `zh`.
 
     Args:
-        code: of ISO 639-1 or 639-3, perhaps with a script or region: `de`, `deu`, `zh-Hant`.
+        code: code of ISO 639-1 or 639-3, perhaps with a script or region: `de`, `deu`, `zh-Hant`.
         name: name of the argument, for errors.
         language_ids: the tokens of the model's languages, by their codes.
 
@@ -32,7 +32,7 @@ def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
 
 
 def closest_language(code: str, language_ids: Mapping[str, int], max_distance: int) -> str | None:
-    """Returns the model's own code for a language, or one near it; `None` if it has none.
+    """Returns the model's code for a language or for one near it; `None` if it has neither.
 
     Args:
         code, language_ids: as in `find_language`.
@@ -54,7 +54,7 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
         script = parsed(code).script
         if tag in codes and script in (None, parsed(tag).maximize().script):
             return codes[tag]
-    except ValueError:  # it is no code of a language
+    except ValueError:  # `code` is not a language code
         pass
     return None
 

@@ -16,8 +16,8 @@ class Pairs:
         parts: the corpora that the pairs are from, as `Corpus`. Defaults to none.
         counts: what the last whole iteration found, for JSON, or `None`. May be set.
         num_bytes: int, size of the files on disk. Defaults to `0`.
-        overlaps: `{split: {"sources": number, "pairs": number}}`, how many pairs stand in other
-            splits too. Defaults to nothing.
+        overlaps: `{split: {"sources": number, "pairs": number}}`, how many pairs are also in other
+            splits. Defaults to nothing.
         kind: str, what errors call them. Defaults to the name of the class.
         part: int, the index in `parts` of the corpus of the last pair that an iteration yielded.
     """
@@ -42,7 +42,7 @@ class Pairs:
         return type(self).__name__
 
     def read(self, log: ReadLog) -> Iterator[tuple[str, str]]:
-        """Iterates; the log counts the entries of files that are no pair."""
+        """Yields the pairs; the log counts the entries of files that are not pairs."""
         return iter(self)
 
     def fingerprint(self) -> str | None:
@@ -61,7 +61,7 @@ class PlainPairs(Pairs):
         pairs: iterable of (source, target) strings.
 
     Raises:
-        ValueError: if it is no iterable.
+        ValueError: if `pairs` is not iterable.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""Readers of files that hold both sides of a corpus: a table by the endings of the files' names.
+"""Readers of files that hold both sides of a corpus; `READERS` has one for each file ending.
 
 A reader takes a binary stream of the uncompressed file, so that every format may be compressed.
 """
@@ -29,7 +29,7 @@ from keras_transformer.texts import (
 )
 from keras_transformer.types import Path
 
-LONGEST_CELL = 2**31 - 1  # of CSV
+LONGEST_CELL = 2**31 - 1  # of CSV, in characters
 ROWS_AT_ONCE = 4096  # of parquet
 # A word that is no label: a file name, an address, an entity of HTML.
 _NO_LABEL = re.compile(r"\.\w|[/\\@=]|&\w+;")
@@ -149,8 +149,8 @@ def _csv_rows(reader, name):
             first = reader.line_num + 1
     except csv.Error as error:
         raise CorpusError(
-            f"{name}, line {first}: the row that begins here is not CSV ({error}). A quotation "
-            "mark in a cell is written twice, and one that begins a cell also ends it."
+            f"{name}, line {first}: the row that begins here is not CSV ({error}). A cell that "
+            "begins with a quotation mark must end with one, and each one inside it is doubled."
         ) from None
 
 
@@ -162,7 +162,7 @@ def pairs_of_cells(rows, name, columns, separator, log):
         name: name of the file, for errors.
         columns: two names, which the first row must have, or two numbers from 1.
         separator: what stands between two columns, for errors.
-        log: if columns are numbers, notes which of more than two are read.
+        log: if `columns` are numbers, notes them for rows of more than two columns.
     """
     is_named = isinstance(columns[0], str)
     if is_named:
@@ -173,8 +173,8 @@ def pairs_of_cells(rows, name, columns, separator, log):
     for number, row in rows:
         if len(row) <= max(source, target):
             raise CorpusError(
-                f"{name}, line {number}: no column {len(row) + 1}. A line is the columns of a "
-                f"pair, {separator} between them."
+                f"{name}, line {number}: no column {len(row) + 1}. Each line must hold the columns "
+                f"of a pair, with {separator} between them."
             )
         if len(row) > 2 and not is_named:
             sides = f"columns {source + 1} and {target + 1} of {len(row)}"
@@ -199,7 +199,7 @@ def _parquet(stream, name, options, log):
     schema, columns = file.schema_arrow, list(options.fields())
     if not {*columns} <= {*schema.names}:
         is_inner = "translation" in schema.names and schema.field("translation").type.num_fields
-        columns = ["translation"] if is_inner else schema.names  # the error will name all of them
+        columns = ["translation"] if is_inner else schema.names  # all, for the error to name them
     batches = file.iter_batches(ROWS_AT_ONCE, columns=columns)
     rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
     for number, row in enumerate(rows, 1):
@@ -283,12 +283,12 @@ def _label(text, other, mark):
     """
     if not mark:
         return text
-    # A word of both sides, such as `file_name`, is a name.
+    # A word that both sides have, such as `file_name`, is a name.
     names = set() if text == other else {*text.split()} & {*other.split()}
     words = re.finditer(r"\S+", text)
     marks = [start for word in words for start in _marks(word, mark, word[0] in names)]
     if marks:
-        # A mark that begins a word comes first: `_Open file_name`.
+        # Prefer a mark that begins a word: `_Open file_name`.
         start = min(marks, key=lambda start: text[start - 1 : start].isalnum())
         before, after = text[:start], text[start + 1 :]
         # `(&O)` stands behind a text without a letter that can be the key: remove it whole.
@@ -319,6 +319,7 @@ def _marks(word, mark, is_name):
 
 
 def _tmx(stream, name, options, log):
+    """Yields the pairs of two languages: those of the options, else by `_sides`."""
     chosen = [language_tag(language) for language in options.languages or ()]
     source, codes, body = "", {}, None  # `codes` is a set in the order of the file
     for event, element in ElementTree.iterparse(stream, ("start", "end")):
@@ -408,4 +409,4 @@ READERS: dict[str, Callable[[Any, str, ReadOptions, ReadLog], Iterator[tuple[str
     ".mo": _gettext,
     ".tmx": _tmx,
 }
-BOTH_SIDES = READERS.keys() - {".tsv"}  # endings of files that are no lines of text
+BOTH_SIDES = READERS.keys() - {".tsv"}  # endings of files that cannot be read as lines of text

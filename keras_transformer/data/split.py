@@ -39,7 +39,7 @@ def split_pairs(
         `{"train": ..., "val": ..., "test": ...}`, the positions of the pairs, in their order.
 
     Raises:
-        ValueError: if so many pairs cannot be found without sentences of another part, or none are
+        ValueError: if there are not enough pairs without a sentence of another part, or none are
             left for training.
 
     Example:
@@ -139,7 +139,7 @@ def _new_files(folder, endings):
 
 
 def _read_tsv(sources, options, log):
-    """Returns the pairs of TSV, and a list with its lines, which may have further columns."""
+    """Returns the pairs of TSV files, and `[lines]`: their lines, perhaps with more columns."""
     read = functools.partial(_lines_and_pairs, columns=options.columns or (1, 2))
     stream = FileStream(read, find_files(sources, "source"), options=options)
     rows = list(stream.read(log))

@@ -54,9 +54,8 @@ class Tokenizer(TokenizerLike):
             such as `</s>`, has a space behind it.
         normalization: the rule by which texts are read, see the constructors; `None`: that of a
             foreign model.
-        languages: list of the codes that have a tag in the vocabulary, for Marian's.
-        language_ids: dict from codes of languages to the ids of their tokens, for M2M-100's and
-            NLLB's.
+        languages: list of the codes that have a tag in the vocabulary, for Marian's models.
+        language_ids: dict from codes of languages to the ids of their tokens, for M2M-100 and NLLB.
         tag, tag_ids, joiner, learned_from, unknown, graph: see `TokenizerLike`.
         model_bytes: the SentencePiece model, as in its file; empty if there is none.
 
@@ -143,7 +142,7 @@ class Tokenizer(TokenizerLike):
           canonical composition, then each run of white space becomes one space and both ends are
           stripped. A reader sees no difference.
         - `"nfkc"`: the same with NFKC, which also replaces characters by similar ones: `½` by
-          `1⁄2`, `，` by `,`, `…` by `...`, `ʲ` by `j`. A translation then never holds the former.
+          `1⁄2`, `，` by `,`, `…` by `...`, `ʲ` by `j`. Translations never hold a replaced one.
         - `"identity"`: `text.replace("\\u2581", " ")`: every space, tab and line break is kept.
 
         With all rules U+2581, SentencePiece's symbol for a space, becomes a space. The literal
@@ -162,7 +161,7 @@ class Tokenizer(TokenizerLike):
                 rarest characters are split into bytes. Lower it (0.9995) for Chinese or Japanese.
             max_lines: train on a uniform random sample of at most this many lines, drawn in one
                 pass and the same each time. If there are more lines, a warning says so.
-            tags: further tokens, such as `<subtitles>`, which no text gives.
+            tags: further tokens, such as `<subtitles>`. No text is split into them.
             protected_symbols: number of symbols for protected text, see `add_placeholders`; each is
                 a token. Defaults to `0`.
 
@@ -213,10 +212,10 @@ class Tokenizer(TokenizerLike):
     ) -> Self:
         """Returns a tokenizer with a token for each character of lines of text.
 
-        White space is characters too; some symbols may be longer. A text is read from the left:
-        each token is the longest symbol of the vocabulary that the remaining text begins with. Each
-        code point that the vocabulary lacks becomes one `<unk>`. If all symbols are known,
-        `decode(encode(text)) == normalize(text)`:
+        White space counts as characters; `symbols` and `graphemes` give longer tokens. A text is
+        read from the left: each token is the longest symbol of the vocabulary that the remaining
+        text begins with. Each code point that the vocabulary lacks becomes one `<unk>`. If all
+        symbols are known, `decode(encode(text)) == normalize(text)`:
 
         - `"identity"`: the text as it is;
         - `"nfc"`: `unicodedata.normalize("NFC", text)`;
@@ -293,9 +292,9 @@ class Tokenizer(TokenizerLike):
         """Returns the tokenizer of any SentencePiece model, such as that of T5, mBART or Marian.
 
         Texts become the pieces that SentencePiece itself gives, by the normalisation that the model
-        holds. Only neighbours that repeat the same text, such as `..` `...`, are always in the
-        order of their lengths: in a unigram model both orders have the same score. Texts may have
-        unknown tokens and need not be restored exactly.
+        holds. One exception: neighbours that repeat the same text, such as `..` `...`, are always
+        in the order of their lengths, because in a unigram model both orders have the same score.
+        Texts may have unknown tokens, and decoding may not restore them exactly.
 
         By default the ids are those of the model, as for T5. Where the pieces have other ids, give
         the `vocabulary`: for mBART `["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]`, for
@@ -309,12 +308,12 @@ class Tokenizer(TokenizerLike):
                 model names for them: `<pad>`, `<s>`, `</s>`, `<unk>`.
             vocabulary: the pieces in the order of their ids, or `{piece: id}`. Pieces of the model
                 that are not in it become unknown tokens. Defaults to the pieces of the model.
-            vocabulary_size: number of ids, to have more of them than there are pieces. Optional.
+            vocabulary_size: number of ids, if there must be more ids than pieces. Optional.
 
         Raises:
             FileNotFoundError: if the file does not exist.
-            ValueError: if `model` is not a SentencePiece model, two pieces have one id, or a
-                special token has no id or that of a piece of text.
+            ValueError: if `model` is not a SentencePiece model, two pieces have the same id, or a
+                special token has no id, or the id of a piece of text.
 
         Example:
 
@@ -375,7 +374,7 @@ class Tokenizer(TokenizerLike):
     def from_keras_hub(
         cls, tokenizer: Any, *, pad_token: str, start_token: str, end_token: str
     ) -> Self:
-        """Returns a tokenizer with the ids of one of KerasHub: WordPiece, byte-pair, SentencePiece.
+        """Returns a tokenizer with the ids of a KerasHub tokenizer.
 
         It gives what that tokenizer gives in a `tf.data` pipeline. It needs TensorFlow, as
         KerasHub's tokenizers do. The special tokens of KerasHub's packers play no role: this
@@ -414,7 +413,7 @@ class Tokenizer(TokenizerLike):
 
     @classmethod
     def load(cls, path: Path, tag: str | None = None) -> Self:
-        """Returns the tokenizer of a file that `save` wrote, or an earlier version.
+        """Returns the tokenizer of a file that `save` wrote, also that of an earlier version.
 
         A file of symbols may be written by hand: JSON with `kind` (`"characters"` or `"words"`),
         `normalization` and `symbols`, a list of texts in the order of their ids, from 4 on.
@@ -527,7 +526,7 @@ class Tokenizer(TokenizerLike):
         return self.pieces.decode(rows) if rows else []
 
     def normalize(self, text: str) -> str:
-        """Returns the text that `decode` restores of a text without unknown tokens.
+        """Returns `decode(encode(text))` for a text without unknown tokens.
 
         The constructors describe the rule.
 
@@ -550,21 +549,22 @@ class Tokenizer(TokenizerLike):
     def fingerprint(self) -> str | None:
         """Hash of all that decides the ids of a text; `None` if `kind` is `"functions"`.
 
-        `None` for a subclass too, which may encode differently: override the method there, and let
-        the result change whenever the subclass encodes differently.
+        `None` for a subclass too, because it may encode differently. To get a hash, override the
+        method: the hash must change whenever the ids may.
         """
         if type(self) is not Tokenizer or self.kind == FUNCTIONS:
             return None
         special = *self._table.special_ids, self.unk_token_id
         facts = repr((self.kind, self.pieces.rules, self.vocabulary, special, self.tag))
-        if self.language_ids:  # nothing without them: stores that exist keep their keys
+        if self.language_ids:  # else nothing is added, so existing token stores keep their keys
             facts += repr(self.language_ids)
         return hashlib.sha256(self.model_bytes + facts.encode()).hexdigest()
 
     def _encode(self, texts):
         if self.pieces.reads_tags:
-            find, unknown = self._table.ids.get, self.unk_token_id
-            rows = [[find(piece, unknown) for piece in row] for row in self.pieces.encode(texts)]
+            table, unknown = self._table.ids, self.unk_token_id
+            pieces = self.pieces.encode(texts)
+            rows = [[table.get(piece, unknown) for piece in row] for row in pieces]
         else:
             rows, ids = self.pieces.encode_numbers(texts), self._ids
             rows = rows if ids is None else [[ids[number] for number in row] for row in rows]
@@ -575,7 +575,7 @@ class Tokenizer(TokenizerLike):
 
     @functools.cached_property
     def _pieces_of_ids(self):
-        """`{id: (piece,)}`, or `()` for an id without text. Pieces of functions are the ids."""
+        """`{id: (piece,)}`, or `()` for an id without text. Pieces of `"functions"` are the ids."""
         names = range(self.vocabulary_size) if self.kind == FUNCTIONS else self.vocabulary
         pieces = {i: (piece,) for i, piece in enumerate(names)}
         return pieces | dict.fromkeys(self._table.ids_without_text, ())

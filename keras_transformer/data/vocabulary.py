@@ -62,7 +62,7 @@ class Vocabulary:
 
     @functools.cached_property
     def text_ids(self) -> dict[str, int]:
-        """The id of each piece that a text may give: of all but the tokens of languages."""
+        """The id of each piece that a text may be split into: all but the tokens of languages."""
         languages = {*self.language_ids.values()}
         return {token: i for token, i in self.ids.items() if i not in languages}
 

@@ -287,7 +287,7 @@ class BeamSearch(Search):
 
 
 def _drawn_tokens(logits, constraints, sampler):
-    """As `best_next_tokens`, but one token for each sentence, which a sampler draws."""
+    """Lets a sampler draw one token for each sentence; returns the same as `best_next_tokens`."""
     log_probs, is_valid = next_log_probs(logits, constraints)
     # If no token is possible, any is drawn: its log-prob stays -inf, or NaN.
     is_possible = ops.any(log_probs > IMPOSSIBLE, axis=-1, keepdims=True)

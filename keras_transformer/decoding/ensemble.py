@@ -55,7 +55,7 @@ class Ensemble:
         return _log_mean([model(inputs) for model in self.models])
 
     def attention_scores(self, inputs: dict[str, Tensor], /) -> Any:
-        """Returns the means of `Transformer.attention_scores`, of models with equal blocks."""
+        """Returns the mean of the models' `attention_scores`; their blocks and heads must match."""
         all_scores = [model.attention_scores(inputs) for model in self.models]
         shapes = [tree.map_structure(lambda block: block.shape[1], scores) for scores in all_scores]
         if any(shape != shapes[0] for shape in shapes):

@@ -53,7 +53,7 @@ class KerasEngine(Engine):
         frozen: bool = False,
         dtype: str | None = None,
     ) -> None:
-        # A model of PyTorch that has not run has no threads.
+        # PyTorch starts no threads before a model runs, so the process may still be forked.
         require_own_process(starts=BACKEND != "torch")
         decoder: Any = Ensemble(model) if isinstance(model, Sequence) else model
         self.tokenizers = check_tokenizers(tokenizer, target_tokenizer)
@@ -85,6 +85,7 @@ class KerasEngine(Engine):
         padded = padded_shape(rows, length, settings, self.config)
         key = settings.graph_settings, n_best, padded
         is_plain = prefix_ids is None and language_ids is None
+        # On TensorFlow, a shape means XLA: use it only if `compile` has compiled this search.
         shape = padded if is_plain and key in self._compiled else None
         return search_model(
             self._decoder, source_ids, settings, n_best, prefix_ids, language_ids, shape=shape

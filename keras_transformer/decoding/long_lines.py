@@ -11,7 +11,7 @@ from keras_transformer.data.tokenizer_like import TokenizerLike
 from keras_transformer.decoding.protected_text import UNSPACED
 
 _WORD_BEGIN = re.compile("^" + SPACE_SYMBOL)
-# Tokens that end a sentence: the first kind only if a word begins after them.
+# Tokens that end a sentence; those of the first pattern only if a word begins after them.
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*$")
 _IDEOGRAPHIC_SENTENCE_END = re.compile(r"[。！？][」』”’）]*$")
 # A text whose script puts no space after it, for Python's `re` and for RE2.
@@ -47,12 +47,12 @@ class LineCutter:
         self._kinds = token_kinds(tokenizer.vocabulary)
         self._tag_ids = frozenset(tokenizer.tag_ids)
 
-    def cut(self, row: Any, most: int, on_too_long: str) -> tuple[list[Any], int]:
-        """Cuts a line into pieces of at most `most` tokens.
+    def cut(self, row: Any, max_tokens: int, on_too_long: str) -> tuple[list[Any], int]:
+        """Cuts a line into pieces of at most `max_tokens` tokens.
 
         Args:
             row: token ids, without the end token.
-            most: int, at least 1.
+            max_tokens: int, at least 1.
             on_too_long: `"split"`: cuts a line into as many pieces as it needs; `"truncate"`: drops
                 all but the first piece, which ends with a word if one fits.
 
@@ -62,10 +62,10 @@ class LineCutter:
         tags = self._tag_length(row)
         if tags == len(row):
             pieces = [row[:0]]  # a tag alone is no text to translate
-        elif len(row) <= most:
+        elif len(row) <= max_tokens:
             pieces = [row]
         else:
-            pieces = self._pieces(np.asarray(row), most, on_too_long)
+            pieces = self._pieces(np.asarray(row), max_tokens, on_too_long)
         dropped = 0
         if on_too_long == "truncate":
             dropped = len(row) - max(len(pieces[0]), tags)
@@ -74,11 +74,12 @@ class LineCutter:
     def _tag_length(self, row):
         return int(len(row) > 0 and row[0] in self._tag_ids)
 
-    def _pieces(self, row, most, on_too_long):
+    def _pieces(self, row, max_tokens, on_too_long):
+        """Returns the pieces of a line that is too long; the arguments are those of `cut`."""
         begin = self._tag_length(row)
         tag, text = row[:begin], row[begin:]
         pieces: list[np.ndarray] = []
-        room, start = max(most - begin, 1), 0
+        room, start = max(max_tokens - begin, 1), 0
         characters, words, sentences = self._places(text)
         # A line that is truncated keeps as much as fits, so it need not end with a sentence.
         is_truncated = on_too_long == "truncate"

@@ -65,8 +65,8 @@ def search_model(
         target_prefix: int32 array `(B, P)`, padded: the forced first tokens. Those beyond the
             maximum length are cut off. Optional.
         language_ids: int32 array `(B, 1)`: the tokens of languages that the decoder reads behind
-            the start token. They count in no length and no score, and neither does the token of
-            the source's language. Optional.
+            the start token. Lengths and scores leave them out, and also the token of the source's
+            language. Optional.
         shape: ints B, S and T, at least those of the sentences and their translations. XLA compiles
             the search for this shape; on TensorFlow, processors and samplers cannot be compiled.
             Defaults to `padded_shape` on JAX, and elsewhere to none.
@@ -146,7 +146,7 @@ def make_model_search(
 ) -> tuple[Search, tuple[Any, Tensor, Any]]:
     """Returns a search with a model, and its inputs: cache, maximum lengths and start token.
 
-    With languages, the cache holds the start token, and the search starts with the languages.
+    With `language_ids`, the cache holds the start token, and the search starts with these tokens.
 
     Args:
         model, settings, n_best: as in `search_model`.

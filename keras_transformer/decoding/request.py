@@ -105,14 +105,14 @@ class LineReader:
         numbers = [number for number, line in enumerate(lines) for _ in line.parts]
         ids_of_parts = language_ids and [language_ids[number] for number in numbers]
         rows = encode_lines(self._tokenizers[0], [part.text for part in parts], ids_of_parts)
-        most, on_too_long = settings.max_source_tokens or 0, settings.on_too_long
+        max_tokens, on_too_long = settings.max_source_tokens or 0, settings.on_too_long
         if on_too_long == "error" or (is_whole and on_too_long == "split"):
             why = ", because attention is returned" if is_whole else ""
             require_at_most(
-                most, f"`max_source_tokens`{why}", rows, "lines", _TRUNCATE, lines=numbers
+                max_tokens, f"`max_source_tokens`{why}", rows, "lines", _TRUNCATE, lines=numbers
             )
         for part, row in zip(parts, rows, strict=True):
-            part.pieces, part.dropped = self._cutter.cut(row, most - 1, on_too_long)
+            part.pieces, part.dropped = self._cutter.cut(row, max_tokens - 1, on_too_long)
         return lines
 
     def _mask(self, protect, language_id):
@@ -227,7 +227,7 @@ class LineReader:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Lines to translate: makes rows for an engine, and hypotheses of lines from those of rows.
+    """Lines to translate: makes rows for an engine, and joins their hypotheses to those of lines.
 
         answers = [[]] * len(lines)
         while request is not None:
@@ -270,22 +270,22 @@ class Request:
 
     def __post_init__(self) -> None:
         reader, languages = self.reader, self.languages
-        source_ids = None if languages is None else languages.source
-        target_ids = None if languages is None else languages.target
+        source_languages = None if languages is None else languages.source
+        target_languages = None if languages is None else languages.target
         symbols = reader.symbols if self.lost is None else 0
         lines = reader.lines(
-            self.texts, self.text_settings, self.returns_attention, symbols, source_ids
+            self.texts, self.text_settings, self.returns_attention, symbols, source_languages
         )
         object.__setattr__(self, "lines", lines)
         rows = reader.with_end(piece for line in lines for piece in line.pieces)
         prefixes: list[Any] = [()] * len(rows)
         if self.prefixes is not None:
-            prefixes = reader.prefixes(self.prefixes, lines, self.settings, target_ids)
+            prefixes = reader.prefixes(self.prefixes, lines, self.settings, target_languages)
         columns: list[list[Any]] = [rows]
         if languages is not None:
-            of_rows = languages.of(self.line_of_row)
-            rows = reader.with_languages(rows, of_rows.source)
-            columns = [rows, prefixes, [[token_id] for token_id in of_rows.target]]
+            row_languages = languages.of(self.line_of_row)
+            rows = reader.with_languages(rows, row_languages.source)
+            columns = [rows, prefixes, [[token_id] for token_id in row_languages.target]]
         elif self.prefixes is not None:
             columns = [rows, prefixes]
         object.__setattr__(self, "columns", columns)
@@ -304,8 +304,8 @@ class Request:
         """
         rows = iter(hypotheses)
         for number, line in enumerate(self.lines):
-            of_pieces = list(itertools.islice(rows, len(line.pieces)))
-            ranks = line.join(of_pieces, self.reader.joiner, self.settings)
+            piece_hypotheses = list(itertools.islice(rows, len(line.pieces)))
+            ranks = line.join(piece_hypotheses, self.reader.joiner, self.settings)
             if self.lost is not None:
                 ranks = [replace(hypothesis, protected=self.lost[number]) for hypothesis in ranks]
             answers[self.places[number] if self.places else number] = ranks

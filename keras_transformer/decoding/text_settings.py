@@ -1,4 +1,4 @@
-"""`TextSettings`: what a translator does with lines of text, above the search of token ids.
+"""`TextSettings`: what a translator does with lines of text before and after the search.
 
 Pure Python.
 """
@@ -16,8 +16,8 @@ from keras_transformer.settings import Settings, setting
 class TextSettings(Settings):
     """The settings of `Translator` and `load_run` that do not concern the search of token ids.
 
-    They are given together with those of `SearchSettings`, and may change from call to call at no
-    cost.
+    They are given together with those of `SearchSettings`. All but `distinct_texts` may change from
+    call to call at no cost.
 
     Raises:
         ValueError: if a value is of another type or out of its range.
@@ -94,5 +94,5 @@ class TextSettings(Settings):
 
 def divided(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Divides settings by name: those of `SearchSettings`, and those of `TextSettings`."""
-    of_text = {n: value for n, value in settings.items() if n in TextSettings.__dataclass_fields__}
-    return {n: value for n, value in settings.items() if n not in of_text}, of_text
+    text = {n: value for n, value in settings.items() if n in TextSettings.__dataclass_fields__}
+    return {n: value for n, value in settings.items() if n not in text}, text

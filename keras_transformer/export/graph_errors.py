@@ -13,6 +13,7 @@ def require_rows(is_right: tf.Tensor, message: str, *values: Any) -> tf.Operatio
         message: str with a "{}" for each of `values`; it shows those of the first wrong row.
         *values: tensors `(B,)`.
     """
-    wrong = tf.where(~is_right)[:1, 0]
-    of_wrong = [tf.gather(column, wrong) for column in values]
-    return tf.debugging.Assert(tf.reduce_all(is_right), [tf.strings.format(message, of_wrong)])
+    first_wrong = tf.where(~is_right)[:1, 0]
+    wrong_values = [tf.gather(column, first_wrong) for column in values]
+    text = tf.strings.format(message, wrong_values)
+    return tf.debugging.Assert(tf.reduce_all(is_right), [text])

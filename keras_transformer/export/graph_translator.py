@@ -39,7 +39,7 @@ class GraphTranslator:
         search, score_ids: `tf.function` of `search_rows` and `score_rows`.
         languages: list of the codes that the model has tags for.
         tokenizers: list of `tf.Module`, which hold the tables of the tokenizers.
-        language_ids: dict from codes to the tokens of languages, if the model has such.
+        language_ids: dict from codes to the tokens of languages; empty if the model has none.
     """
 
     def __init__(self, translator: Any) -> None:
@@ -52,10 +52,12 @@ class GraphTranslator:
         self.languages, self.tokenizers = self._reader.languages, self._reader.sides
         # Maximum tokens of a line that is scored, and of a prefix with its translation.
         self._longest = learned_positions(self._config) or LONGEST_ROW
-        ids, number = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         self.language_ids = self._reader.language_ids
+        ids = tf.TensorSpec([None, None], tf.int32)
+        n_best = max_length = tf.TensorSpec([None], tf.int32)
+        alpha = tf.TensorSpec([None], tf.float32)
         languages = [ids] if self.language_ids else []
-        options = number, tf.TensorSpec([None], tf.float32), number, *languages
+        options = n_best, alpha, max_length, *languages
         self.search = tf.function(self.search_rows, [ids, ids, *options], autograph=False)
         self.score_ids = tf.function(self.score_rows, [ids, ids, *languages], autograph=False)
 
@@ -74,8 +76,8 @@ class GraphTranslator:
             dict of the fields of `SearchResult`. R is the beam: hypotheses beyond `n_best` of a
             row are missing.
         """
-        most, rows = self.settings.max_hypotheses, tf.shape(token_ids)[:1]
-        n_best = tf.clip_by_value(tf.broadcast_to(n_best, rows), 1, most)
+        max_hypotheses, rows = self.settings.max_hypotheses, tf.shape(token_ids)[:1]
+        n_best = tf.clip_by_value(tf.broadcast_to(n_best, rows), 1, max_hypotheses)
         rule = SearchSettings.rule("alpha")
         alpha = tf.clip_by_value(tf.broadcast_to(alpha, rows), rule.at_least, rule.at_most)
         lengths = self._lengths(token_ids) - 1  # without the end tokens
@@ -85,13 +87,13 @@ class GraphTranslator:
             token_ids,
             longest,
             self.settings,
-            most,
+            max_hypotheses,
             language_ids=language_ids,
             alpha=alpha,
             wanted=n_best,
         )
         result = search.run(*inputs, prefix_ids)
-        is_wanted = tf.range(most) < n_best[:, None]
+        is_wanted = tf.range(max_hypotheses) < n_best[:, None]
         result = result._replace(
             lengths=tf.where(is_wanted, result.lengths, 0),
             scores=tf.where(is_wanted, result.scores, IMPOSSIBLE),
@@ -143,8 +145,8 @@ class GraphTranslator:
             "lengths": tf.int32,
             "unfinished": tf.bool,
         }
-        most, pad = self.settings.max_hypotheses, self._config.pad_token_id
-        specs = {name: tf.TensorSpec([None, most], dtype) for name, dtype in dtypes.items()}
+        shape, pad = [None, self.settings.max_hypotheses], self._config.pad_token_id
+        specs = {name: tf.TensorSpec(shape, dtype) for name, dtype in dtypes.items()}
         results = map_batches(self._translate_batch, columns, options, pad, specs)
         return results | {"truncated": is_truncated}
 
@@ -155,14 +157,14 @@ class GraphTranslator:
         maximum lengths.
         """
         *languages, n_best, alpha, longest = others
-        most, is_distinct = self.settings.max_hypotheses, self._is_distinct
-        # Equal texts are dropped after the search: if several are wanted, it keeps all hypotheses.
-        wanted = tf.where(n_best <= 1, 1, most) if is_distinct else n_best
+        max_hypotheses, is_distinct = self.settings.max_hypotheses, self._is_distinct
+        # Equal texts are dropped after the search: if several are wanted, keep all hypotheses.
+        wanted = tf.where(n_best <= 1, 1, max_hypotheses) if is_distinct else n_best
         result = self.search(token_ids, prefix_ids, wanted, alpha, longest, *languages)
         texts = self._texts(result["token_ids"])
-        if is_distinct and most > 1:
+        if is_distinct and max_hypotheses > 1:
             result, texts = _distinct(result, texts)
-        is_wanted = tf.range(most) < tf.maximum(n_best, 1)[:, None]
+        is_wanted = tf.range(max_hypotheses) < tf.maximum(n_best, 1)[:, None]
         lengths = tf.where(is_wanted, result["lengths"], 0)
         has_end = tf.reduce_any(result["token_ids"] == self._config.end_token_id, axis=2)
         return {
@@ -215,9 +217,9 @@ class GraphTranslator:
         return [language_tokens(code, name, self.language_ids, rows) for code, name in codes]
 
     def _with_languages(self, token_ids, sources, targets):
-        """Returns source rows with language tokens, and a list of the column of target languages.
+        """Returns source rows with language tokens, and `[column of the target languages]`.
 
-        The list is empty, and the rows as they are, if the model has no tokens of languages.
+        If the model has no tokens of languages, it returns the rows unchanged, and `[]`.
         """
         if sources is None:
             return token_ids, []

@@ -121,7 +121,7 @@ def map_safetensors(path):
     """Returns the arrays of a file by their names, memory-mapped, in the dtypes of the file."""
     with damaged(path):
         content = np.memmap(path, mode="r")
-        # The size of the header in 8 bytes, the header in JSON, the numbers.
+        # The file holds the size of its header (8 bytes), the header (JSON), and the numbers.
         start = 8 + int.from_bytes(content[:8].tobytes(), "little")
         header = json.loads(content[8:start].tobytes())
         header.pop("__metadata__", None)
@@ -141,7 +141,7 @@ def map_safetensors(path):
 
 
 def check_floats(array, name, path):
-    """Raises a `ValueError` unless an array of floats is finite when it is cast to float32."""
+    """Raises a `ValueError` unless an array holds floats that are finite in float32."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         _refuse_numbers(path, name, array.dtype)
     with np.errstate(over="ignore"):
@@ -170,23 +170,24 @@ def read_vocabulary(path: types.Path) -> dict[str, int]:
     if is_mapping and text.startswith("{"):
         return read_json(path)
     vocabulary: dict[str, int] = {}
-    key = None
+    long_key = None  # a key from the line before, whose value is in this line
     for number, line in enumerate(text.removesuffix("\n").split("\n")):
         line = line.removesuffix("\r")
         if not is_mapping:
             vocabulary[line] = number
-        elif line.startswith("? "):  # a long key, whose value is in the next line
-            key = line[2:]
-        elif line.strip() and (key is not None or line not in YAML_MARKERS):
-            before, colon, after = line.rpartition(":")
+        elif line.startswith("? "):
+            long_key = line[2:]
+        elif line.strip() and (long_key is not None or line not in YAML_MARKERS):
+            key, colon, value = line.rpartition(":")
             try:
-                vocabulary[_scalar(before if key is None else key)] = int(after if colon else "")
+                token_id = int(value if colon else "")
+                vocabulary[_scalar(key if long_key is None else long_key)] = token_id
             except (ValueError, yaml.YAMLError):
                 raise ValueError(
                     f"{path} must have lines `piece: id`. Received: line {number + 1}, "
                     f"{reprlib.repr(line)}. A list of pieces must be a file named `.txt`."
                 ) from None
-            key = None
+            long_key = None
     return vocabulary
 
 
@@ -195,7 +196,7 @@ def _scalar(text):
     if text.startswith('"') and text.endswith('"') and len(text) > 1:
         if "\\" not in text:
             return text[1:-1]
-        # PyYAML refuses some characters as they are, such as U+0096.
+        # PyYAML refuses some characters unless they are escaped, such as U+0096.
         refused = yaml.reader.Reader.NON_PRINTABLE
         text = refused.sub(lambda character: f"\\U{ord(character[0]):08x}", text)
         return yaml.load(text, Loader=yaml.BaseLoader)

@@ -26,7 +26,7 @@ def read_tokenizers(folder, settings):
     """As `Family.read_tokenizers`."""
     path = folder / "config.json"
     if (folder / "target_vocab.json").is_file():
-        raise ValueError(f"{folder} has a vocabulary for each side; one shared one is needed.")
+        raise ValueError(f"{folder} must have one vocabulary that both sides share. Received: two.")
     vocabulary = _hub_vocabulary(folder)
     if settings.get("decoder_vocab_size"):
         hub.require_equal(settings, [("vocab_size", "decoder_vocab_size")], path)
@@ -47,8 +47,8 @@ def arithmetic_of(
     """Returns whose arithmetic the weights need, `"marian"` or `"transformers"`, and why.
 
     The University of Helsinki converted weights that Marian trained; others trained or fine-tuned
-    weights with `transformers`, whose positions differ. The weights do not show which, so what the
-    files say about their origin decides.
+    weights with `transformers`, whose positions differ. The weights do not show who trained them,
+    so the clues to their origin in the other files decide.
 
     Args:
         name: name on the Hub, or of the folder.

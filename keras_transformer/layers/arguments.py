@@ -1,4 +1,4 @@
-"""Reads arguments of layers back for a config, and checks arguments; errors name them.
+"""Checks arguments of layers, and reads them back for a config. Errors name the argument.
 
 Depends on the backend: only a TensorFlow graph can raise an error at run time.
 """

@@ -65,9 +65,9 @@ class MultiHeadAttention(CompositeLayer):
             self-attention, start with `init_cache`; each call appends `value`. For encoder-decoder
             attention, call `make_cache` once and pass `value=None`. Masks cover cached and new
             positions; with a cache of fixed length, all its positions. With `max_relative_position`
-            and without `use_causal_mask`, all new positions of a call count as one position: they
-            are alternatives for it, as in beam search. Every such call must append the same number
-            of them. Optional.
+            and without `use_causal_mask`, the new positions of a call are alternatives for one
+            position, as in beam search, and every call must append the same number of them.
+            Optional.
         value_mask: implicit Keras mask of `value`, `(B, S)`; Keras passes it.
         key_mask: implicit Keras mask of `key`, `(B, S)`; Keras passes it.
         training: dropout is active only if `True`.

@@ -101,6 +101,6 @@ class TransformerStack(PartsInConfig):
 
     def _parts(self):
         """All parts but the embedding: another stack may share it, and it has its own config."""
-        of_embedding = {id(part) for part in (self.embedding, *self.embedding.weights)}
+        left_out = {id(part) for part in (self.embedding, *self.embedding.weights)}
         parts = super()._parts()
-        return {path: part for path, part in parts.items() if id(part) not in of_embedding}
+        return {path: part for path, part in parts.items() if id(part) not in left_out}

@@ -47,8 +47,7 @@ def identity_of(
 def _training_of(model):
     """Returns the configs of a compiled model, its optimizer and its loss, as JSON.
 
-    The checkpoint holds the weights, the random states and a constant learning rate. A model
-    without a config is replaced by the configs of its layers, any other object by `None`.
+    A model without a config is replaced by the configs of its layers, any other object by `None`.
     """
     has_config = type(model).get_config is not keras.Model.get_config
     config = _config(serialize, model) if has_config else None
@@ -77,7 +76,11 @@ def _config(make, *arguments):
 
 
 def _values(config, name=""):
-    """Yields each value of nested configs by its name, such as `optimizer.Adam.beta_1`."""
+    """Yields each value of nested configs by its name, such as `optimizer.Adam.beta_1`.
+
+    Leaves out `LEFT_OUT`, initializers and a constant learning rate: the checkpoint holds what they
+    set.
+    """
     if isinstance(config, dict):
         for key, inner in config.items():
             if key not in LEFT_OUT and not key.endswith("initializer"):
@@ -120,8 +123,8 @@ def check_identity(
         ("training", "training differs from that", "Compile the same model as before"),
     ):
         # Keys in only one of the two do not count: another version of Keras may add keys.
-        pairs = {key: (value, saved[name].get(key, value)) for key, value in identity[name].items()}
-        received = [f"{key}={now}, not {old}" for key, (now, old) in pairs.items() if now != old]
+        values = {key: (now, saved[name].get(key, now)) for key, now in identity[name].items()}
+        received = [f"{key}={now}, not {old}" for key, (now, old) in values.items() if now != old]
         if received:
             raise ValueError(
                 f"The {what} of {path}. Received: {first_of(received, 3)}. {cure}, or {advice}."

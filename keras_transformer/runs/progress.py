@@ -102,7 +102,7 @@ class TrainingProgress(ClosedCallback):
     def _move(self, batch, logs):
         """Moves the bar, and makes it as wide as the figures allow."""
         min_width, max_width = BAR_WIDTHS
-        # ^C: after Ctrl-C, the terminal writes it at the end of the line. The line must not wrap.
+        # After Ctrl-C, the terminal adds ^C to the line, which must not wrap then either.
         other_text = f"{self._epoch}  {self._batches}/{self._batches}  0:00:00^C"
         room = console.width - len(other_text)
         figures = figures_of(logs, UPDATE_FIGURES, room - min_width)

@@ -139,18 +139,18 @@ class Trainer:
         return build.build_model(self.recipe, tokenizers, self.strategy, batches_per_epoch)
 
     def _with_limits(self, search):
-        """Returns the recipe, with the limits of length in `search` unless it sets its own."""
+        """Returns the recipe with the limits of length of `search` added, where it sets none."""
         names = search.keys() & {"length_ratio", "extra_length"}
         limits = {name: search[name] for name in sorted(names)}
         return dataclasses.replace(self.recipe, search=limits | self.recipe.search)
 
     def _learn_limits(self, stream):
-        """Adds to the recipe's `search` the limits of length that the training pairs need."""
+        """Adds to the recipe's `search` the limit of length that the training pairs need."""
         rows = np.concatenate(stream.batches(epoch=0)[:MAX_BATCHES])  # in random order
         if limits := learned_limits(stream.lengths[rows], self.recipe.search):
             self.recipe = self._with_limits(limits)
             self.print_fn(
-                "Translations may be as long as 99.9% of the training pairs need: `search` gets "
+                "`search` gets the limit of length that 99.9% of the training pairs need: "
                 f"{yaml_line(limits)}"
             )
 
@@ -271,15 +271,15 @@ class Trainer:
 
     def _write_start(self, is_reported, best):
         """Writes manifest, tokenizers and recipe into the folder, just before the first update."""
-        if best is not None and not self.run.model_file.is_file():
+        run = self.run
+        if best is not None and not run.model_file.is_file():
             raise ValueError(
-                f"{str(self.run.model_file)!r}, the model of epoch {best['epoch'] + 1}, is "
+                f"{str(run.model_file)!r}, the model of epoch {best['epoch'] + 1}, is "
                 "missing. Restore a copy, or start again with `--no-resume`."
             )
         if not self._resumes:
-            self.run.reset()
-        staged = list(self.run.staging.glob("*"))
-        run = self.run
+            run.reset()
+        staged = list(run.staging.glob("*"))
         files = (run.model_file, run.history_file, run.report_file, run.recipe_file, *staged)
         run.add_owned_files(*(file.name for file in files))
         for file in staged:

@@ -41,11 +41,13 @@ class Row:
 
 @dataclasses.dataclass(eq=False)
 class _Waiting:
+    """A row that waits for its answer."""
+
     row: Row
     answer: asyncio.Future
     caller: object
     client: Hashable
-    was_passed_over: bool = False  # as the oldest row of its client, in the client's turn
+    was_passed_over: bool = False  # its client's oldest row, left out in the client's turn
 
 
 class Batcher:
@@ -129,9 +131,9 @@ class Batcher:
         """Returns the answer for each row.
 
         Raises:
-            QueueFull: if the queue has not enough room, or if the client would then hold more
-                places than are free. So one client alone gets half of the queue, and a second one
-                still finds a place. None of the rows is run.
+            QueueFull: if the rows do not fit into the queue, or the client would then hold more
+                places than are free: one client alone gets at most half of the queue, and leaves
+                room for a second one. None of the rows is run.
             Exception: what `run` raised for one of the rows, or what `fail` was given.
         """
         places = len(self._queues.get(client, ())) + len(rows)
@@ -169,6 +171,7 @@ class Batcher:
             self._running.remove(batch)
 
     async def _next_batch(self):
+        """Waits for rows, and takes a batch out of the queues; `[]` if the callers have left."""
         while not self._queues:
             await self._next_arrival(None)
         start = asyncio.get_running_loop().time()
@@ -176,6 +179,7 @@ class Batcher:
             while len(self._rows_in_turn()) < self._max_batch:
                 await self._next_arrival(start + self._wait_after(start))
         rows = self._rows_in_turn()  # again, because callers may have left
+        # The free workers share the rows.
         share = math.ceil(len(rows) / (self._workers - len(self._running)))
         longest = itertools.accumulate((entry.row.length for entry in rows), max)
         max_rows = sum(n * length <= MAX_BATCH_LENGTH for n, length in enumerate(longest, 1))
@@ -249,7 +253,11 @@ class Batcher:
 
 
 def _leader(queue):
-    """Returns the row that a batch is made for, of the client whose turn it is."""
+    """Returns the row that a batch begins with, from the queue of the client whose turn it is.
+
+    It is the oldest row of the client if that was passed over, else the oldest row of the caller
+    whose rows have the smallest total length.
+    """
     if queue[0].was_passed_over:
         return queue[0]
     lengths = collections.Counter()

@@ -22,17 +22,17 @@ class Limits(Settings):
     """Limits of a server."""
 
     max_queue: int = setting(
-        1_024, "Maximum lines of all requests that wait; others get status 503.", at_least=1
+        1_024, "Maximum lines that wait, of all requests; more get status 503.", at_least=1
     )
     max_lines: int = setting(128, "Maximum lines in a request.", at_least=1)
     max_line_chars: int = setting(2_000, "Maximum characters in a line.", at_least=1)
     max_body_bytes: int = setting(2**20, "Maximum bytes in the body of a request.", at_least=1)
     max_receive_seconds: int = setting(
-        10, "Maximum seconds in which the body of a request must arrive.", at_least=1
+        10, "Seconds in which the body of a request must arrive.", at_least=1
     )
     timeout: int = setting(
         50,  # less than the 60 s of most proxies
-        "Maximum seconds in which the model answers a request; then status 503.",
+        "Seconds in which the model must answer a request, or it gets status 503.",
         at_least=1,
     )
     keep_alive: int = setting(
@@ -51,7 +51,7 @@ class Limits(Settings):
         """Raises `RequestError` if a request has too many lines."""
         if lines > self.max_lines:
             must = f"A request may have at most {self.max_lines} lines. Received: {lines}."
-            counted = "In /translate, sentences count, and the text around what is protected."
+            counted = "In /translate, sentences and the texts around protected text count as lines."
             raise RequestError(413, f"{must} {counted} Send several requests.")
 
     def check_texts(self, lines: list[str]) -> None:

@@ -94,8 +94,8 @@ class Signature:
             client: who asks. Optional.
 
         Raises:
-            RequestError: if a name is unknown or missing, a value has another type or length, or as
-                `Service` does.
+            RequestError: if a name is unknown or missing, or a value has another type or length;
+                and the errors of `Service`.
         """
         if not set(self.required) <= values.keys() <= self.inputs.keys():
             must = f"{self.name!r} takes {self.required} and the options {sorted(self.options)}."
@@ -226,9 +226,9 @@ async def _translate_n_best(service, client, text, **options):
     answers: list[Any] = [None] * len(text)
     for numbers, lines in zip(groups.values(), await asyncio.gather(*requests), strict=True):
         for number, ranks in zip(numbers, lines, strict=True):
-            by_rank = [(h.text, h.score, len(h.tokens), h.unfinished) for h in ranks]
-            of_line = ranks[0].dropped_tokens > 0, ranks[0].protected
-            answers[number] = *zip(*by_rank, strict=True), *of_line
+            rank_values = [(h.text, h.score, len(h.tokens), h.unfinished) for h in ranks]
+            line_values = ranks[0].dropped_tokens > 0, ranks[0].protected
+            answers[number] = *zip(*rank_values, strict=True), *line_values
     return answers
 
 
@@ -304,7 +304,7 @@ def signatures_of(translator: Any) -> dict[str, Signature]:
         options["target_language"] = TEXT, ""
     if engine.card.get("source_languages"):
         options["source_language"] = TEXT, ""
-    of_line = {"truncated": FLAG, "protected": TEXTS}
+    line_outputs = {"truncated": FLAG, "protected": TEXTS}
     signatures = [
         Signature(
             "serving_default",
@@ -317,7 +317,7 @@ def signatures_of(translator: Any) -> dict[str, Signature]:
             "translate_n_best",
             {"text": TEXT} | {name: spec for name, (spec, _) in options.items()},
             {"translations": TEXTS, "scores": NUMBERS, "lengths": COUNTS, "unfinished": FLAGS}
-            | of_line,
+            | line_outputs,
             _translate_n_best,
             {name: value for name, (_, value) in options.items()},
         ),

@@ -188,7 +188,7 @@ def _values_of_chunks(chunks, kernel, num_tokens, gradients, r_drop):
     """
     transposed = ops.transpose(kernel)
 
-    def one_chunk(grad_kernel, chunk):
+    def compute_chunk(grad_kernel, chunk):
         hidden, labels, weights = chunk
         logits = ops.cast(ops.matmul(hidden, transposed), "float32")
         probabilities = ops.softmax(logits)
@@ -216,13 +216,12 @@ def _values_of_chunks(chunks, kernel, num_tokens, gradients, r_drop):
     if gradients.of_hidden:
         dtypes.append("float32")
     if keras.config.backend() == "tensorflow":
-        grad_kernel, values = _tensorflow_scan(one_chunk, grad_kernel, chunks, dtypes)
+        grad_kernel, values = _tensorflow_scan(compute_chunk, grad_kernel, chunks, dtypes)
     else:
-        grad_kernel, values = ops.scan(one_chunk, grad_kernel, chunks)
-    of_tokens = []
-    for value in values:  # (chunks, C, ...) -> (N, ...)
-        of_tokens.append(ops.reshape(value, (-1, *value.shape[2:]))[:num_tokens])
-    return of_tokens, grad_kernel
+        grad_kernel, values = ops.scan(compute_chunk, grad_kernel, chunks)
+    # (chunks, C, ...) -> (N, ...)
+    values = [ops.reshape(value, (-1, *value.shape[2:]))[:num_tokens] for value in values]
+    return values, grad_kernel
 
 
 def _divergences(log_probs, probabilities):

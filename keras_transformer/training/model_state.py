@@ -129,15 +129,15 @@ def _state_variables(model, parts):
     """Returns the variables of some parts by the names that `model_state` gives them."""
     if not set(parts) <= {*PARTS, TRAINED}:
         raise ValueError(f"`parts` must be some of {(*PARTS, TRAINED)}. Received: {parts=}")
-    of_metrics = {id(v) for v in model.metrics_variables}
-    frozen = {id(v) for v in model.weights if not v.trainable}
-    of_model = [v for v in model.variables if id(v) not in of_metrics]
+    metric_ids = {id(v) for v in model.metrics_variables}
+    frozen_ids = {id(v) for v in model.weights if not v.trainable}
+    model_variables = [v for v in model.variables if id(v) not in metric_ids]
     optimizer = optimizer_of(model)
-    of_optimizer = optimizer.variables if optimizer is not None and optimizer.built else []
+    states = optimizer.variables if optimizer is not None and optimizer.built else []
     named = {
-        "model": [(v.path, v) for v in of_model],
-        TRAINED: [(v.path, v) for v in of_model if id(v) not in frozen],
-        "optimizer": _named_states(of_optimizer),
+        "model": [(v.path, v) for v in model_variables],
+        TRAINED: [(v.path, v) for v in model_variables if id(v) not in frozen_ids],
+        "optimizer": _named_states(states),
         "metrics": [(f"{m.name}/{i}", v) for m in model.metrics for i, v in enumerate(m.variables)],
     }
     variables = {}
@@ -155,8 +155,9 @@ def _state_variables(model, parts):
 def _named_states(variables):
     """Returns pairs of name and variable for the variables of an optimizer.
 
-    Keras numbers the optimizers of a process, `adam`, `adam_1`: names leave out this number. Its
-    Adafactor gives the states of equally named weights the same path: repeated names get a number.
+    Keras numbers the optimizers of a process, `adam`, `adam_1`; the names leave this number out.
+    Keras's Adafactor gives the states of equally named weights the same path, so repeated names get
+    a number.
     """
     counts: collections.Counter[str] = collections.Counter()
     named = []

@@ -39,8 +39,8 @@ def train_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any
         return scaled, (loss, _values(model, scope))
 
     def add_micro_batch(sums, rows):
-        gradient_sums, loss_sum, values = sums
-        gradients, (loss, values) = jax.grad(loss_share, has_aux=True)(trainable, values, rows)
+        gradient_sums, loss_sum, old_values = sums
+        gradients, (loss, values) = jax.grad(loss_share, has_aux=True)(trainable, old_values, rows)
         return jax.tree.map(jnp.add, gradient_sums, gradients), loss_sum + loss, values
 
     zeros = jax.tree.map(jnp.zeros_like, trainable)
@@ -152,11 +152,11 @@ def call_keras(method: Callable, model: keras.Model, arguments: dict[str, Any]) 
 
 
 def _fill_up(data, devices):
-    """Fills up batches to a multiple of the number of devices, if the data are batches already.
+    """Fills up batches to a multiple of the number of devices; other data stay as they are.
 
-    Such data are a `tf.data.Dataset`, or an adapter of Keras, which `make_dataset` returns. JAX
-    needs equally many rows on each device. The step drops the added rows again. For this, the
-    number of real rows must be static: the batch gets a fourth element of shape `(devices, rows)`.
+    Batches are those of a `tf.data.Dataset`, or of the Keras adapter that `make_dataset` returns.
+    JAX needs equally many rows on each device. The step drops the added rows again. It needs the
+    number of real rows as a static shape, so the batch gets a fourth element: `(devices, rows)`.
     """
     tf = sys.modules.get("tensorflow")
     if tf is not None and isinstance(data, tf.data.Dataset):
