@@ -76,8 +76,7 @@ def serve(
         typer.Option(help="Origin whose pages may call the server. May be repeated."),
     ] = None,
     sentences: Annotated[
-        bool,
-        typer.Option("--sentences/--lines", help="Whether /translate splits lines into sentences."),
+        bool, typer.Option("--sentences/--lines", help="/translate splits lines into sentences.")
     ] = True,
     protect: Protect = None,
     forwarded_allow_ips: Annotated[

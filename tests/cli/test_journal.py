@@ -51,7 +51,7 @@ UNKNOWN += [json.dumps(STATE | {"written": 12})]  # more than the file holds
 def test_file_without_a_state_that_fits_is_refused_and_unchanged(begun, text):
     state = begun.with_name("out.json")
     state.unlink() if text is None else state.write_text(text)
-    said = "out' must be .* beside 'out.json'.*11 bytes. Move it away, or delete it"
+    said = "out' must be unchanged .*'out.json' beside it.*11 bytes. Move it away, or delete it"
     with pytest.raises(ValueError, match=said), opened(begun):
         pass
     assert begun.read_text() == "ONE\nTWO\nTHR"
