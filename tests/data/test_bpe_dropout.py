@@ -180,18 +180,6 @@ def test_split_that_would_be_too_long_is_the_usual_one(tokenizers):
                 assert label[label > 0].tolist() == usual_ids
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("subword_regularization", value) for value in (0.0, 1.5)),
-        *(("word_dropout", value) for value in (1.0, -0.1)),
-    ],
-)
-def test_numbers_out_of_range_are_named(tokenizers, name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be .*{name}={value}"):
-        make_dataset(PAIRS, tokenizers["nfkc"], batch_tokens=400, **{name: value})
-
-
 def test_tokenizers_without_bpe_are_refused(folder):
     unigram = Tokenizer.train_on_lines(LINES, 275, folder / "unigram", model_type="unigram")
     foreign = Tokenizer.from_sentencepiece(train_sentencepiece(LINES, 275, pad_id=3))

@@ -71,11 +71,6 @@ def test_parallel_globs_are_paired_file_by_file(tmp_path):
     assert list(pairs) == expected  # a second iteration starts again
 
 
-def test_tsv_columns_are_source_and_target(tmp_path):
-    path = write(tmp_path / "pairs.tsv", "one\teins\n\tleer\ntwo\tzwei\tlicence\n")
-    assert list(read_parallel(path)) == [("one", "eins"), ("", "leer"), ("two", "zwei")]
-
-
 def test_reading_is_a_stream(tmp_path):
     path = write(tmp_path / "text", b"good\n\xff\n")
     assert next(iter(read_lines(path))) == "good"

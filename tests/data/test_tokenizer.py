@@ -272,19 +272,6 @@ def test_file_of_another_kind_is_refused(content, named, tmp_path):
         Tokenizer.load(tmp_path / "m")
 
 
-@pytest.mark.parametrize(
-    ("texts", "error", "named"),
-    [
-        ([["a", "b"]], TypeError, "line 1 is \\['a', 'b'\\]"),
-        (["a", b"b"], TypeError, "line 2 is b'b'"),
-        (["\ud800"], ValueError, "surrogate pair in line 1"),
-    ],
-)
-def test_texts_that_are_no_strings_are_refused(tokenizer, texts, error, named):
-    with pytest.raises(error, match=f"`texts` must be .*{named}"):
-        tokenizer.encode(texts)
-
-
 THREADS = """
 import os
 from keras_transformer import Tokenizer
