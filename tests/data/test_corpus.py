@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.texts import decode_lines
+from tests.data.corpus_files import write
 from tests.examples import examples
 
 # Where `str.splitlines` splits, but a line of a file does not end.
@@ -23,11 +24,6 @@ lines_of_text = st.lists(
 overwriting_one_file = examples(
     short=25, long=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-def write(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
 
 
 @overwriting_one_file
