@@ -33,9 +33,8 @@ MOST = 12  # tokens of the lines here, the end token included
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer") / "numbers.model"
-    made = make_translator(path, num_decoder_layers=1)
+def translator():
+    made = make_translator(num_decoder_layers=1)
     settings = {"extra_length": 3, "beam_size": 1, "max_source_tokens": MOST}
     return Translator(made.model, made.source_tokenizer, **settings)
 
@@ -199,11 +198,11 @@ def test_score_error_names_the_pair_that_does_not_fit_into_memory(translator):
     assert len(scored.source_tokens) > MOST, "a score is of the whole pair"
 
 
-def test_default_bound_is_that_of_the_training_data(translator, tmp_path):
+def test_default_bound_is_that_of_the_training_data(translator):
     made = Translator(translator.model, translator.source_tokenizer)
     default = inspect.signature(make_dataset).parameters["max_length"].default
     assert made.text_settings.max_source_tokens == default
-    learned = make_translator(tmp_path / "t.model", positions="learned", max_sequence_length=70)
+    learned = make_translator(positions="learned", max_sequence_length=70)
     assert learned.text_settings.max_source_tokens == 70
 
 

@@ -13,12 +13,12 @@ import keras_hub
 import numpy as np
 import pytest
 
-from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
+from keras_transformer import Transformer, TransformerConfig, Translator
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.training.losses import SmoothedCrossEntropy
-from tests.builders import randomize, to_numpy, token_inputs
+from tests.builders import learned_tokenizer, randomize, to_numpy, token_inputs
 
 BACKEND = keras.config.backend()
 if BACKEND == "tensorflow":
@@ -30,15 +30,15 @@ if BACKEND == "tensorflow":
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
+@functools.cache
+def numbers_tokenizer(protected_symbols):
+    pairs = number_names("train", 500)
+    return learned_tokenizer(pairs, 340, protected_symbols=protected_symbols)
+
+
+def make_translator(protected_symbols=0, **overrides):
     """Random weights: the translations are nonsense, but always the same."""
-    return make_translator(tmp_path_factory.mktemp("tokenizer") / "numbers.model")
-
-
-def make_translator(path, protected_symbols=0, **overrides):
-    text = (text for pair in number_names("train", 500) for text in pair)
-    tokenizer = Tokenizer.train_on_lines(text, 340, path, protected_symbols=protected_symbols)
+    tokenizer = numbers_tokenizer(protected_symbols)
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "hidden_dim": 32, "num_heads": 2}
     config = TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes | overrides)
     model = randomize(Transformer(config), seed=3)
@@ -321,9 +321,9 @@ def test_maximum_lengths_are_those_python_computes():
 @pytest.mark.long
 @pytest.mark.backends("tensorflow")  # elsewhere the copy is one
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="needs Linux")
-def test_frozen_translator_takes_at_most_three_times_its_weights(tmp_path):
+def test_frozen_translator_takes_at_most_three_times_its_weights():
     """Two searches are two graphs: each would hold copies of constants."""
-    live = make_translator(tmp_path / "numbers.model", hidden_dim=2048, num_decoder_layers=1)
+    live = make_translator(hidden_dim=2048, num_decoder_layers=1)
     before = resident_memory()
     frozen = Translator(live.model, live.source_tokenizer, frozen=True)
     for beam_size in (1, 4):
@@ -451,9 +451,9 @@ def test_hypothesis_without_tokens_has_attention_of_length_0(translator):
 
 
 @pytest.mark.long
-def test_learned_positions_bound_source_and_target(tmp_path):
+def test_learned_positions_bound_source_and_target():
     learned = {"positions": "learned", "max_sequence_length": 9}
-    translator = make_translator(tmp_path / "numbers.model", **learned)
+    translator = make_translator(**learned)
     (best,) = translator("one hundred and two", return_attention=True)
     assert len(best.tokens) == 9, "the bound must be what ended it"
     too_long = "one hundred thousand, one hundred and seventeen and a half and more"
