@@ -17,7 +17,7 @@ from keras_transformer.decoding.batches import (
     MOST_TOKENS,
     batch_rows,
 )
-from keras_transformer.decoding.long_lines import LineCutter, join_translations
+from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.decoding.model_search import run_on_pairs
 from keras_transformer.decoding.text_settings import TextSettings
 from tests.decoding.test_translator import make_translator
@@ -107,12 +107,6 @@ def assert_truncated_in_graph_too(tokenizer, texts, most):
     end = config.end_token_id
     assert token_ids.to_list() == [[*map(int, row), end] for (row,), _ in expected]
     assert is_cut.numpy().tolist() == [dropped > 0 for _, dropped in expected]
-
-
-def test_joined_translations_have_one_space_between_them(translator):
-    assert translator([]) == []
-    for texts, joined in ((["a", "", "b"], "a b"), ([""], ""), ([], ""), (["c"], "c")):
-        assert join_translations(texts, [""] * len(texts)) == joined
 
 
 # === Translating ===

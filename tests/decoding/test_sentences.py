@@ -59,7 +59,7 @@ def test_sentences_and_gaps_are_the_text(text):
         (["One.", "Two.", "Three."], ["  ", "\t", "\n"], "One.  Two.\tThree."),
         (["One.", "", "Three."], ["  ", "\t", ""], "One.  Three."),
         (["", "Two."], ["  ", ""], "Two."),
-        (["It rains.", "Let us go!"], ["", ""], "It rains. Let us go!"),
+        (["It rains.", "", "Let us go!"], ["", "", ""], "It rains. Let us go!"),
         (["下雨了。", "走吧！"], ["", ""], "下雨了。走吧！"),
         ([], [], ""),
     ],
