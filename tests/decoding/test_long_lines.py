@@ -236,7 +236,6 @@ def test_batches_in_the_graph_return_each_row_in_its_place():
 def test_batches_are_as_large_as_they_may_be():
     lengths = [10, 4, 5, 4, 100]
     for pairs, sizes in {
-        1: [1, 1, 1, 1, 1],
         16: [1, 1, 1, 1, 1],
         32: [2, 1, 1, 1],
         75: [3, 1, 1],
