@@ -125,7 +125,7 @@ MISTAKES = {
         "seed": (-1,),
         "subword_regularization": (0, 1.1),
         "word_dropout": NO_SHARE,
-        "shapes": (0, "few"),
+        "shapes": (0, "few", 2.5, True),
         **dict.fromkeys(("source_language", "target_language"), (3,)),
     },
     CleaningSettings: {

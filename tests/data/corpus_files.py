@@ -19,6 +19,11 @@ else:
 COMPRESSIONS = {".gz": gzip, ".bz2": bz2, ".xz": lzma, ".zst": zstd}
 
 
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
 def packed(data, ending):
     """Compresses data in two members, or frames."""
     compress = COMPRESSIONS[ending].compress

@@ -15,6 +15,7 @@ from keras_transformer import Tokenizer, make_dataset, number_names
 from keras_transformer.data.bpe_dropout import BpeDropout
 from keras_transformer.data.noise import Noise
 from keras_transformer.data.pipeline import BatchStream
+from tests.builders import learned_tokenizer
 
 pytestmark = pytest.mark.tensorflow_only
 LINES = ["low lower lowest", "new newer newest", "wide wider widest", "slow slower"] * 5
@@ -22,17 +23,9 @@ PAIRS = number_names("train", 200)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("tokenizers")
-
-
-@pytest.fixture(scope="module")
-def tokenizers(folder):
-    texts = [text for pair in PAIRS for text in pair] + LINES
-    return {
-        rule: Tokenizer.train_on_lines(texts, 400, folder / rule, normalization=rule)
-        for rule in ("nfkc", "identity")
-    }
+def tokenizers():
+    rules = "nfkc", "identity"
+    return {rule: learned_tokenizer([*PAIRS, LINES], 400, normalization=rule) for rule in rules}
 
 
 def normalized(tokenizer, texts):
@@ -150,8 +143,8 @@ def test_noise_keeps_texts_and_labels(tokenizers):
     assert dropped / read == pytest.approx(0.1, abs=0.02)
 
 
-def test_tag_of_the_tokenizer_stays_in_front(folder):
-    plain = Tokenizer.train_on_lines(LINES, 300, folder / "tagged", tags=["<a>"])
+def test_tag_of_the_tokenizer_stays_in_front():
+    plain = learned_tokenizer([LINES], 300, tags=["<a>"])
     tagged = plain.with_tag("<a>")
     rows = [np.append(row, 2).astype(int) for row in tagged.encode(["", *LINES])]
     noise, rng = Noise([tagged] * 2, 0.5, 0.9), np.random.default_rng(0)
@@ -180,20 +173,8 @@ def test_split_that_would_be_too_long_is_the_usual_one(tokenizers):
                 assert label[label > 0].tolist() == usual_ids
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("subword_regularization", value) for value in (0.0, 1.5)),
-        *(("word_dropout", value) for value in (1.0, -0.1)),
-    ],
-)
-def test_numbers_out_of_range_are_named(tokenizers, name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be .*{name}={value}"):
-        make_dataset(PAIRS, tokenizers["nfkc"], batch_tokens=400, **{name: value})
-
-
-def test_tokenizers_without_bpe_are_refused(folder):
-    unigram = Tokenizer.train_on_lines(LINES, 275, folder / "unigram", model_type="unigram")
+def test_tokenizers_without_bpe_are_refused():
+    unigram = learned_tokenizer([LINES], 275, model_type="unigram")
     foreign = Tokenizer.from_sentencepiece(train_sentencepiece(LINES, 275, pad_id=3))
     for tokenizer in (unigram, foreign):
         with pytest.raises(ValueError, match="BPE-dropout needs a `Tokenizer`.*bpe"):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import CorpusError, read_lines, read_parallel
 from keras_transformer.texts import decode_lines
+from tests.data.corpus_files import write
 from tests.examples import examples
 
 # Where `str.splitlines` splits, but a line of a file does not end.
@@ -23,11 +24,6 @@ lines_of_text = st.lists(
 overwriting_one_file = examples(
     short=25, long=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-def write(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
 
 
 @overwriting_one_file
@@ -69,11 +65,6 @@ def test_parallel_globs_are_paired_file_by_file(tmp_path):
     expected = [("one 1", "eins 1"), ("two 1", "zwei 1"), ("one 2", "eins 2"), ("two 2", "zwei 2")]
     assert list(pairs) == expected
     assert list(pairs) == expected  # a second iteration starts again
-
-
-def test_tsv_columns_are_source_and_target(tmp_path):
-    path = write(tmp_path / "pairs.tsv", "one\teins\n\tleer\ntwo\tzwei\tlicence\n")
-    assert list(read_parallel(path)) == [("one", "eins"), ("", "leer"), ("two", "zwei")]
 
 
 def test_reading_is_a_stream(tmp_path):

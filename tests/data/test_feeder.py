@@ -94,13 +94,6 @@ def test_jax_alone_has_few_shapes_by_default(tokenizer):
         assert report.shapes == ()
 
 
-@pytest.mark.parametrize("shapes", [0, "few", 2.5, True])
-def test_wrong_number_of_shapes_is_named(tokenizer, shapes):
-    rule = "`shapes` must be .*Received: shapes="
-    with pytest.raises(ValueError, match=rule):
-        make_dataset(PAIRS, tokenizer, batch_tokens=100, shapes=shapes)
-
-
 class WithOurStep(TrainingStep, keras.Model):
     """It tells a dataset which epoch `fit` begins."""
 

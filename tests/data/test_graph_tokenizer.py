@@ -14,6 +14,7 @@ from tokenizer_agreement import train_sentencepiece
 from keras_transformer.data.pieces import UNICODE
 from keras_transformer.data.sentencepiece_proto import ModelProto
 from keras_transformer.data.tokenizer import Tokenizer
+from tests.builders import learned_tokenizer
 from tests.data.test_tokenizer import text_lines
 from tests.importing import opus_models
 
@@ -25,9 +26,8 @@ def strings(tensor):
 
 
 @pytest.fixture(scope="module", params=["nfc", "identity"])
-def tokenizer(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer") / "vocabulary.model"
-    return Tokenizer.train_on_lines(text_lines(500), 295, path, normalization=request.param)
+def tokenizer(request):
+    return learned_tokenizer([text_lines(500)], 295, normalization=request.param)
 
 
 MAKERS = tokenizer_agreement.makers(text_lines(500), 295)
@@ -128,9 +128,9 @@ def test_missing_tensorflow_text_raises_on_use_of_the_graph_only(tokenizer, monk
         _ = made.graph
 
 
-def test_graph_outlives_a_new_random_seed(tmp_path):
+def test_graph_outlives_a_new_random_seed():
     """Seeding clears TensorFlow's kernel cache, which holds the models of tensorflow-text."""
-    graph = Tokenizer.train_on_lines(["one two three"], 268, tmp_path / "one.model").graph
+    graph = learned_tokenizer([["one two three"]], 268).graph
     compiled = tf.function(graph.tokenize)
 
     def both():
@@ -140,6 +140,6 @@ def test_graph_outlives_a_new_random_seed(tmp_path):
     keras.utils.set_random_seed(1)
     assert both() == before
     # Two models have two named resources.
-    other = Tokenizer.train_on_lines(["zwei drei vier"], 268, tmp_path / "other.model").graph
+    other = learned_tokenizer([["zwei drei vier"]], 268).graph
     assert other.detokenize(other.tokenize(["vier"])).numpy().tolist() == [b"vier"]
     assert both() == before

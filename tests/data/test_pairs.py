@@ -19,7 +19,6 @@ from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.export.model_card import example_lines
-from keras_transformer.texts import checked_lines
 from tests.builders import tokenizer_fixture
 
 pytestmark = pytest.mark.tensorflow_only
@@ -123,15 +122,15 @@ def test_number_of_a_pair_counts_all_chunks(tokenizer):
 
 
 @pytest.mark.parametrize("line", [None, math.nan, 3, b"a", ("a", "b"), "\ud800"], ids=repr)
-def test_line_that_is_no_text_is_named(tmp_path, line):
-    lines = ["one", "two", line]
+def test_line_that_is_no_text_is_named(takers, tmp_path, line):
     message = re.escape(f"line 3, {line!r}" if isinstance(line, str) else f"line 3 is {line!r}")
-    for enter in (
-        lambda: Tokenizer.train_on_lines(iter(lines), 270, tmp_path / "m"),
-        lambda: checked_lines(lines, "lines"),
+    for argument, take in (
+        ("lines", takers["lines"][0]),
+        ("lines", lambda lines: Tokenizer.train_on_lines(iter(lines), 270, tmp_path / "m")),
+        ("texts", *takers["texts"]),
     ):
-        with pytest.raises((TypeError, ValueError), match=f"`lines` must be .*{message}"):
-            enter()
+        with pytest.raises((TypeError, ValueError), match=f"`{argument}` must be .*{message}"):
+            take(["one", "two", line])
 
 
 # What is no iterable of texts as a whole, and what the error says of it.

@@ -19,6 +19,7 @@ from tests.data.corpus_files import (
     parquet,
     po,
     tmx,
+    write,
     zstd,
 )
 
@@ -31,11 +32,6 @@ def pairs_of(name):
     if "gettext" in name:  # `polib` does not read U+2028
         return PAIRS_OF_GETTEXT
     return [pair for pair in PAIRS if all(pair) or "TMX" not in name]
-
-
-def write(path, data):
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    return path
 
 
 def read(path, **options):
@@ -92,7 +88,6 @@ def test_plural_forms_pair_the_singular_with_form_0(tmp_path):
     ("mark", "label", "expected"),
     [
         ("&", "&File", "File"),
-        ("&", "Save &As...", "Save As..."),
         ("&", "E&xit", "Exit"),
         ("&", "R&D", "R&D"),
         ("&", "AT&T &Phone", "AT&T Phone"),
@@ -109,10 +104,7 @@ def test_plural_forms_pair_the_singular_with_form_0(tmp_path):
         (None, "&File _x", "&File _x"),
         ("_", "_Open file_name", "Open file_name"),
         ("_", "open file_name _now", "open file_name now"),
-        ("&", "&Play Rock&roll", "Play Rock&roll"),
-        ("&", "Rock&roll &Play", "Rock&roll Play"),
         ("&", "&Rock&roll", "Rock&roll"),
-        ("_", "Pre_ferences", "Preferences"),
         ("_", "my_file_name", "my_file_name"),
     ],
 )
@@ -199,8 +191,6 @@ BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n
         ("a.parquet", parquet([{"source": "x", **inner([("a", "b")])[0]}, {"translation": None}]),
          NAMES, [("a", "b"), ("", "")]),
         ("a.jsonl", '["a", "b"]\n', {}, "line 1: there is no 'source'"),
-        ("a.jsonl", '{"source": "a"', {}, "line 1: this is not JSON"),
-        ("a.parquet", parquet([{"source": "a", "x": "b"}]), {}, "no 'target'.* two of source, x."),
         ("a.parquet", parquet([{"source": "a", "target": None}]), {}, [("a", "")]),
         ("a.parquet", parquet([{"source": "a", "target": 3}]), {}, "row 1: both fields must"),
         ("a.xlsx", b"PK\3\4\xff\n", {}, "line 1: .* another ending than .tsv, .*.tmx .* as TSV"),

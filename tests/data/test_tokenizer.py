@@ -16,7 +16,7 @@ from keras_transformer.data.corpus import CorpusError, read_lines
 from keras_transformer.data.pieces import UNICODE
 from keras_transformer.data.pipeline import make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
-from tests.builders import run_fresh
+from tests.builders import learned_tokenizer, run_fresh
 from tests.examples import examples
 
 WORDS = "the a cat dog sat ran on under mat tree . , ! Größe naïve 3,5 it's".split()
@@ -41,13 +41,9 @@ def normalized(text, normalization):
     params=[("bpe", "nfc"), ("unigram", "nfkc"), ("bpe", "nfkc"), ("bpe", "identity")],
     ids="-".join,
 )
-def tokenizer(request, tmp_path_factory):
-    model_type, normalization = request.param
-    path = tmp_path_factory.mktemp("tokenizer") / "vocabulary.model"
-    lines = text_lines(500) + SPECIAL_TEXTS * 20
-    return Tokenizer.train_on_lines(
-        lines, 295, path, model_type=model_type, normalization=normalization
-    )
+def tokenizer(request):
+    options = dict(zip(("model_type", "normalization"), request.param, strict=True))
+    return learned_tokenizer([text_lines(500), SPECIAL_TEXTS * 20], 295, **options)
 
 
 def test_decode_gives_back_the_normalized_text_of_10000_unicode_lines(tokenizer):
@@ -270,19 +266,6 @@ def test_file_of_another_kind_is_refused(content, named, tmp_path):
     (tmp_path / "m").write_bytes(content)
     with pytest.raises(ValueError, match=named):
         Tokenizer.load(tmp_path / "m")
-
-
-@pytest.mark.parametrize(
-    ("texts", "error", "named"),
-    [
-        ([["a", "b"]], TypeError, "line 1 is \\['a', 'b'\\]"),
-        (["a", b"b"], TypeError, "line 2 is b'b'"),
-        (["\ud800"], ValueError, "surrogate pair in line 1"),
-    ],
-)
-def test_texts_that_are_no_strings_are_refused(tokenizer, texts, error, named):
-    with pytest.raises(error, match=f"`texts` must be .*{named}"):
-        tokenizer.encode(texts)
 
 
 THREADS = """

@@ -20,8 +20,8 @@ SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 16, "nu
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return make_translator(tmp_path_factory.mktemp("tokenizer") / "numbers.model", **SIZES)
+def translator():
+    return make_translator(**SIZES)
 
 
 def random_sources(count, length, vocabulary_size, seed):
@@ -142,8 +142,8 @@ def test_rows_that_fill_a_batch_cannot_fail_it(translator):
 
 
 @pytest.mark.long
-def test_model_with_nan_weights_raises_as_in_the_graph(tmp_path):
-    translator = make_translator(tmp_path / "numbers.model", **SIZES)
+def test_model_with_nan_weights_raises_as_in_the_graph():
+    translator = make_translator(**SIZES)
     weight = translator.model.decoder.embedding.embeddings
     weight.assign(np.full(weight.shape, np.nan))
     for source_lengths in ([], [8]):

@@ -38,9 +38,8 @@ def mean_probabilities(models, sources):
     return found.reshape(len(sources), len(PREFIXES), LENGTH, V)
 
 
-@pytest.mark.parametrize("number", [*(pytest.param(n, marks=pytest.mark.long) for n in (1, 2)), 3])
-def test_search_of_an_ensemble_is_enumeration_with_mean_probabilities(number):
-    models = [model(seed, num_encoder_layers=1 + seed % 2) for seed in range(number)]
+def test_search_of_an_ensemble_is_enumeration_with_mean_probabilities():
+    models = [model(seed, num_encoder_layers=1 + seed % 2) for seed in range(3)]
     sources = np.concatenate([padded_ids([4], V, seed=seed) for seed in range(CASES)])
     settings = SearchSettings(beam_size=V**2, max_length=LENGTH)
     found = search_model(Ensemble(models), sources, settings, n_best=3)

@@ -18,8 +18,8 @@ SECONDS = 60  # without the error, the process waits forever
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    made = make_translator(tmp_path_factory.mktemp("forks") / "numbers.model")
+def translator():
+    made = make_translator()
     made("one")
     return made
 

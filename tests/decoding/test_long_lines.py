@@ -17,7 +17,7 @@ from keras_transformer.decoding.batches import (
     MOST_TOKENS,
     batch_rows,
 )
-from keras_transformer.decoding.long_lines import LineCutter, join_translations
+from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.decoding.model_search import run_on_pairs
 from keras_transformer.decoding.text_settings import TextSettings
 from tests.decoding.test_translator import make_translator
@@ -33,9 +33,8 @@ MOST = 12  # tokens of the lines here, the end token included
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer") / "numbers.model"
-    made = make_translator(path, num_decoder_layers=1)
+def translator():
+    made = make_translator(num_decoder_layers=1)
     settings = {"extra_length": 3, "beam_size": 1, "max_source_tokens": MOST}
     return Translator(made.model, made.source_tokenizer, **settings)
 
@@ -108,12 +107,6 @@ def assert_truncated_in_graph_too(tokenizer, texts, most):
     end = config.end_token_id
     assert token_ids.to_list() == [[*map(int, row), end] for (row,), _ in expected]
     assert is_cut.numpy().tolist() == [dropped > 0 for _, dropped in expected]
-
-
-def test_joined_translations_have_one_space_between_them(translator):
-    assert translator([]) == []
-    for texts, joined in ((["a", "", "b"], "a b"), ([""], ""), ([], ""), (["c"], "c")):
-        assert join_translations(texts, [""] * len(texts)) == joined
 
 
 # === Translating ===
@@ -199,11 +192,11 @@ def test_score_error_names_the_pair_that_does_not_fit_into_memory(translator):
     assert len(scored.source_tokens) > MOST, "a score is of the whole pair"
 
 
-def test_default_bound_is_that_of_the_training_data(translator, tmp_path):
+def test_default_bound_is_that_of_the_training_data(translator):
     made = Translator(translator.model, translator.source_tokenizer)
     default = inspect.signature(make_dataset).parameters["max_length"].default
     assert made.text_settings.max_source_tokens == default
-    learned = make_translator(tmp_path / "t.model", positions="learned", max_sequence_length=70)
+    learned = make_translator(positions="learned", max_sequence_length=70)
     assert learned.text_settings.max_source_tokens == 70
 
 
@@ -243,7 +236,6 @@ def test_batches_in_the_graph_return_each_row_in_its_place():
 def test_batches_are_as_large_as_they_may_be():
     lengths = [10, 4, 5, 4, 100]
     for pairs, sizes in {
-        1: [1, 1, 1, 1, 1],
         16: [1, 1, 1, 1, 1],
         32: [2, 1, 1, 1],
         75: [3, 1, 1],

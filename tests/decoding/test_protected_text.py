@@ -17,11 +17,6 @@ from tests.decoding.test_translator import make_translator
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return make_translator(tmp_path_factory.mktemp("protected") / "numbers.model")
-
-
-@pytest.fixture(scope="module")
 def finder(translator):
     has = translator.source_tokenizer, translator.model.config.unk_token_id
     return functools.partial(mask, NAMES, functools.partial(find_unknown, *has))
@@ -156,10 +151,9 @@ def test_parts_are_translated_by_themselves(translator):
 
 
 @pytest.fixture(scope="module")
-def copier(tmp_path_factory):
+def copier():
     """A model with symbols that has learned nothing: it loses them."""
-    path = tmp_path_factory.mktemp("symbols") / "numbers.model"
-    return make_translator(path, protected_symbols=3)
+    return make_translator(protected_symbols=3)
 
 
 COPIED = [

@@ -10,7 +10,7 @@ import pytest
 from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.languages import tag_lines
-from tests.builders import randomize
+from tests.builders import learned_tokenizer, randomize
 
 IS_TENSORFLOW = keras.config.backend() == "tensorflow"
 if IS_TENSORFLOW:
@@ -100,10 +100,9 @@ def test_tag_is_in_front_once_or_an_error(line, option, codes, expected):
 
 
 @pytest.fixture(scope="module")
-def translators(tmp_path_factory):
+def translators():
     """Random models with and without tags: the translation depends on the tag."""
-    path = tmp_path_factory.mktemp("tags") / "pieces.model"
-    tokenizer = Tokenizer.train_on_lines((s for s, _ in number_names("train", 200)), 300, path)
+    tokenizer = learned_tokenizer([[source] for source, _ in number_names("train", 200)], 300)
     pieces = tokenizer.vocabulary[4:]
 
     def make(tags):

@@ -13,12 +13,12 @@ import keras_hub
 import numpy as np
 import pytest
 
-from keras_transformer import Tokenizer, Transformer, TransformerConfig, Translator
+from keras_transformer import Transformer, TransformerConfig, Translator
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.training.losses import SmoothedCrossEntropy
-from tests.builders import randomize, to_numpy, token_inputs
+from tests.builders import learned_tokenizer, randomize, to_numpy, token_inputs
 
 BACKEND = keras.config.backend()
 if BACKEND == "tensorflow":
@@ -30,15 +30,15 @@ if BACKEND == "tensorflow":
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
+@functools.cache
+def numbers_tokenizer(protected_symbols):
+    pairs = number_names("train", 500)
+    return learned_tokenizer(pairs, 340, protected_symbols=protected_symbols)
+
+
+def make_translator(protected_symbols=0, **overrides):
     """Random weights: the translations are nonsense, but always the same."""
-    return make_translator(tmp_path_factory.mktemp("tokenizer") / "numbers.model")
-
-
-def make_translator(path, protected_symbols=0, **overrides):
-    text = (text for pair in number_names("train", 500) for text in pair)
-    tokenizer = Tokenizer.train_on_lines(text, 340, path, protected_symbols=protected_symbols)
+    tokenizer = numbers_tokenizer(protected_symbols)
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "hidden_dim": 32, "num_heads": 2}
     config = TransformerConfig.tiny(tokenizer.vocabulary_size, **sizes | overrides)
     model = randomize(Transformer(config), seed=3)
@@ -120,10 +120,12 @@ def test_hypotheses_carry_what_the_full_pass_says_of_them(translator):
             np.testing.assert_allclose(hypothesis.log_probs, log_probs, atol=1e-4)
             penalty = ((5 + len(log_probs)) / 6) ** 0.6
             np.testing.assert_allclose(hypothesis.score, log_probs.sum() / penalty, atol=1e-4)
-            expected = np.stack([block[0] for block in attention["encoder_decoder"]])
-            np.testing.assert_allclose(hypothesis.attention.encoder_decoder, expected, atol=1e-5)
+            attention = {name: np.stack(blocks)[:, 0] for name, blocks in attention.items()}
+            for name, expected in attention.items():
+                np.testing.assert_allclose(getattr(hypothesis.attention, name), expected, atol=1e-5)
             assert hypothesis.attention.decoder_tokens == ["<s>", *hypothesis.tokens[:-1]]
             assert np.all(np.triu(hypothesis.attention.decoder, k=1) == 0.0)
+            expected = attention["encoder_decoder"]
             assert hypothesis.alignment(-1, 1) == expected[-1, 1].argmax(-1).tolist()
             assert hypothesis.alignment() == expected.mean((0, 1)).argmax(-1).tolist()
 
@@ -283,6 +285,8 @@ def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator)
     settings |= {"stopping": "first_beams", "max_length": 9}
     other = Translator(translator.model, translator.source_tokenizer, **IN_GRAPH, **settings)
     assert other(LINES) == translator(LINES, **settings) != translator(LINES)
+    with pytest.raises(TypeError, match="'beams'"):
+        translator("one", beams=3)
 
 
 @pytest.mark.long
@@ -321,9 +325,9 @@ def test_maximum_lengths_are_those_python_computes():
 @pytest.mark.long
 @pytest.mark.backends("tensorflow")  # elsewhere the copy is one
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="needs Linux")
-def test_frozen_translator_takes_at_most_three_times_its_weights(tmp_path):
+def test_frozen_translator_takes_at_most_three_times_its_weights():
     """Two searches are two graphs: each would hold copies of constants."""
-    live = make_translator(tmp_path / "numbers.model", hidden_dim=2048, num_decoder_layers=1)
+    live = make_translator(hidden_dim=2048, num_decoder_layers=1)
     before = resident_memory()
     frozen = Translator(live.model, live.source_tokenizer, frozen=True)
     for beam_size in (1, 4):
@@ -379,8 +383,6 @@ def test_bfloat16_is_a_copy_and_close(translator):
     [
         ({"n_best": 5}, "n_best=5, beam_size=4"),
         ({"n_best": 0}, "n_best=0"),
-        ({"max_length": 2**31}, "from 1 to 1,000,000. Received: max_length=2147483648"),
-        ({"split": "words"}, "one of lines, sentences. Received: split='words'"),
         ({"batch_sentences": 0}, "batch_sentences=0"),
         ({"sampler": keras_hub.samplers.BeamSampler()}, "draws single tokens"),
         ({"suppressed_tokens": [340]}, "less than 340. Received: suppressed_tokens=.340"),
@@ -428,15 +430,6 @@ def attention_by_steps(translator, line, tokens):
     return np.stack(steps, axis=2)
 
 
-def test_attention_does_not_depend_on_the_batch(translator):
-    options = {"n_best": 4, "return_attention": True}
-    for line, hypotheses in zip(LINES[:4], translator(LINES[:4], **options), strict=True):
-        for one, other in zip(hypotheses, translator(line, **options), strict=True):
-            for name in ("encoder", "decoder", "encoder_decoder"):
-                ours, alone = getattr(one.attention, name), getattr(other.attention, name)
-                np.testing.assert_allclose(ours, alone, atol=1e-5)
-
-
 def test_hypothesis_without_tokens_has_attention_of_length_0(translator):
     impossible = {"processors": (suppress_tokens(range(340)),)}
     for line, options, score in (("", {}, 0.0), ("one", impossible, -math.inf)):
@@ -451,9 +444,9 @@ def test_hypothesis_without_tokens_has_attention_of_length_0(translator):
 
 
 @pytest.mark.long
-def test_learned_positions_bound_source_and_target(tmp_path):
+def test_learned_positions_bound_source_and_target():
     learned = {"positions": "learned", "max_sequence_length": 9}
-    translator = make_translator(tmp_path / "numbers.model", **learned)
+    translator = make_translator(**learned)
     (best,) = translator("one hundred and two", return_attention=True)
     assert len(best.tokens) == 9, "the bound must be what ended it"
     too_long = "one hundred thousand, one hundred and seventeen and a half and more"
@@ -484,11 +477,7 @@ def test_hypothesis_as_a_dict_survives_json(translator):
     json.dumps(impossible, allow_nan=False)
 
 
-def test_lines_and_tokenizers_that_do_not_fit_are_named(translator):
-    with pytest.raises(ValueError, match="surrogate pair in line 2"):
-        translator(["one", "\ud800"])
-    with pytest.raises(TypeError, match="line 2 is 7"):
-        translator(["one", 7])
+def test_tokenizers_that_do_not_fit_are_named(translator):
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 8, "num_heads": 1}
     for vocabulary_size, fields, message in (
         (340, {"end_token_id": 9}, "`end_token_id`, 9. Received: 2"),

@@ -91,9 +91,7 @@ def exported(tmp_path_factory):
     # Not tied, so that the embedding of a source token has no part in the other lines.
     fields = {"normalize_first": True, "tie_embeddings": "decoder"}
     fields |= {"positions": "relative", "output_bias": True, "predict_padding": False}
-    tokenizer_file = tmp_path_factory.mktemp("export") / "tokenizer.model"
-    made = make_translator(tokenizer_file, **fields)
-    tokenizer_file.unlink()  # the SavedModel must not need it
+    made = make_translator(**fields)
     translator = Translator(
         made.model, made.source_tokenizer, extra_length=6, max_source_tokens=LONGEST
     )
@@ -176,20 +174,26 @@ def strings(tensor):
     return np.char.decode(tensor.numpy().astype(bytes), "utf-8").tolist()
 
 
+def assert_n_best(expected, texts, scores, lengths):
+    """A row has the hypotheses, and nothing where the beam holds fewer texts."""
+    missing = len(texts) - len(expected)
+    assert strings(texts) == [one.text for one in expected] + [""] * missing
+    wanted = [one.score for one in expected] + [-np.inf] * missing
+    np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-5)
+    assert lengths.numpy().tolist() == [len(one.tokens) for one in expected] + [0] * missing
+
+
+N_BEST = "translations", "scores", "lengths"
+
+
 @pytest.mark.long
 def test_n_best_are_those_of_the_translator(exported, served):
-    translator, _ = exported
     lines = [line for line in LINES if line.strip()] + ["nine million and four"]
     found = served.translate_n_best(tf.constant(lines))  # with the default of each option
-    texts, scores, lengths = (found[name] for name in ("translations", "scores", "lengths"))
-    expected = translator(lines, n_best=4)
-    missing = [4 - len(best) for best in expected]  # the beam holds fewer texts
-    rows = list(zip(expected, missing, strict=True))
-    assert strings(texts) == [[one.text for one in best] + [""] * n for best, n in rows]
-    assert lengths.numpy().tolist() == [[len(o.tokens) for o in best] + [0] * n for best, n in rows]
-    for row, (best, n) in zip(scores.numpy(), rows, strict=True):
-        assert (np.diff(row[: len(best)]) <= 0).all() and (row[len(best) :] == -np.inf).sum() == n
-    assert strings(texts[:, 0]) == strings(served.serve(tf.constant(lines))["translation"])
+    for row in zip(exported[0](lines, n_best=4), *(found[name] for name in N_BEST), strict=True):
+        assert_n_best(*row)
+    best = strings(served.serve(tf.constant(lines))["translation"])
+    assert best == strings(found["translations"][:, 0])
 
 
 def test_each_line_has_its_own_options(exported, served):
@@ -204,16 +208,10 @@ def test_each_line_has_its_own_options(exported, served):
     found = served.translate_n_best(
         tf.constant(lines), **{name: tf.constant(values) for name, values in options.items()}
     )
-    rows = zip(
-        lines, *options.values(), *(found[n] for n in ("translations", "scores")), strict=True
-    )
-    for line, n_best, alpha, max_length, prefix, texts, scores in rows:
-        rules = {"alpha": alpha, "max_length": max_length, "target_prefix": prefix}
-        expected = translator(line, n_best=n_best, on_too_long="truncate", **rules)
-        missing = 4 - len(expected)
-        assert strings(texts) == [one.text for one in expected] + [""] * missing
-        wanted = [one.score for one in expected] + [-np.inf] * missing
-        np.testing.assert_allclose(scores, wanted, rtol=1e-4, atol=1e-5)
+    rows = zip(*options.values(), *(found[name] for name in N_BEST), strict=True)
+    for line, (*of_line, texts, scores, lengths) in zip(lines, rows, strict=True):
+        rules = dict(zip(options, of_line, strict=True))
+        assert_n_best(translator(line, on_too_long="truncate", **rules), texts, scores, lengths)
 
 
 def test_options_are_for_all_lines_or_for_each(served):

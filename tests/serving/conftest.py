@@ -10,7 +10,7 @@ def folder(tmp_path_factory):
     from tests.decoding.test_translator import make_translator
 
     parent = tmp_path_factory.mktemp("serving")
-    made = make_translator(parent / "numbers.model")
+    made = make_translator()
     settings = {"length_ratio": 3.0, "extra_length": 5, "beam_size": 4}
     translator = Translator(made.model, made.source_tokenizer, **settings)
     card = {"name": "numbers", "source_language": "en", "target_language": "de"}

@@ -112,8 +112,7 @@ def test_callers_that_come_again_at_once_share_a_batch_with_those_that_waited():
     assert [sorted(values) for _, values in model.batches[:2]] == [[0], [1, 2, 3, 10]]
 
 
-@pytest.mark.parametrize("begins", [0, 0.1])
-@pytest.mark.parametrize("prepares", [True, False])
+@pytest.mark.parametrize(("prepares", "begins"), [(True, 0), (True, 0.1), (False, 0.1)])
 def test_batch_waits_for_rows_that_are_prepared_as_long_as_they_are(prepares, begins):
     """Also if a caller begins to prepare them while the batch waits."""
     model = Model()

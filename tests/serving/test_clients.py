@@ -12,9 +12,8 @@ from urllib.response import addinfourl
 import jsonschema
 import pytest
 
-from keras_transformer.serving.status import description
 from tests.builders import ROOT
-from tests.serving.clients import client_of
+from tests.serving.clients import DESCRIPTION, client_of
 from tests.serving.plain_engine import plain_translator
 
 CARD = {"source_language": "en", "target_language": "de"}
@@ -169,7 +168,7 @@ def test_client_gets_the_answer_that_it_can_read(client, name):
 
 
 def test_description_takes_what_clients_send():
-    components = description()["components"]
+    components = DESCRIPTION["components"]
     schema = {**components["schemas"]["TranslateRequest"], "components": components}
     bodies = [body for rows in REQUESTS.values() for _, _, _, body, _ in rows if body[:1] == b"{"]
     for body in bodies:

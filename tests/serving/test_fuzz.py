@@ -3,17 +3,14 @@
 import json
 from urllib.parse import quote
 
-import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer import load_translator
-from keras_transformer.serving.status import description
-from tests.serving.clients import client_of
+from tests.serving.clients import DESCRIPTION, assert_described, client_of
 from tests.serving.plain_engine import REFUSED, plain_translator, translation_of
 
-DESCRIPTION = description()
 POSTS = [
     path
     for path, item in DESCRIPTION["paths"].items()
@@ -71,13 +68,7 @@ def send(client, path, content, query="", **headers):
     # A bug is raised here, because the test client passes on exceptions.
     response = client.post(url + query, content=content, headers=headers)
     response.content.decode("utf-8")
-    answers = DESCRIPTION["paths"][path]["post"]["responses"]
-    assert str(response.status_code) in answers, response.text
-    answer = answers[str(response.status_code)]
-    if "$ref" in answer:
-        answer = DESCRIPTION["components"]["responses"][answer["$ref"].rpartition("/")[2]]
-    schema = answer["content"]["application/json"]["schema"]
-    jsonschema.validate(response.json(), {**schema, "components": DESCRIPTION["components"]})
+    assert_described(response, path, "post")
     return response
 
 

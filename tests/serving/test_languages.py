@@ -41,8 +41,6 @@ ROWS = [
     (SEVERAL, {"target": "xx"}, "a", ValueError(LIST + "'xx'")),
     (SEVERAL, {"target": ""}, "a", ValueError(LIST + "''")),
     (SEVERAL, {"target": "fra"}, ">>deu<< a", ValueError(FRA)),
-    (SEVERAL, {"target": "fra"}, " >>xx<<a", ValueError(FRA)),
-    (SEVERAL, {"target": "fra"}, ">>fra<<>>deu<< a", ValueError(TAG)),
 ]  # fmt: skip
 
 

@@ -121,7 +121,6 @@ FORMS = [
     (FORM, "q=größer".encode("latin-1"), 400, "The form must be UTF-8"),
     (FORM, "q=a&target=de&target=fr", 400, "'target' must be given once. Received: 2 values"),
     (FORM, "q=a&source=", 400, "`source` must be 'auto' or 'en'. Received: ''"),
-    (FORM, "text=a", 400, "missing q"),
     (FORM + "; charset=iso-8859-1", "q=gr%F6%DFer", 415, "must be UTF-8. Received: 'iso-8859-1'"),
     (FORM, ' {"q": "größer"}'.encode(), 200, "GRÖSSER"),  # `curl -d` says so of JSON
     (None, '{"q": "größer"}'.encode(), 200, "GRÖSSER"),
@@ -191,15 +190,9 @@ def test_fields_of_the_body_replace_those_of_the_query(client):
         ({}, "missing q"),
         ({"q": 1}, "`q` must be a text"),
         ({"q": ["a", None]}, "`q` must be a text"),
-        ({"q": "a", "source": "fr"}, "`source` must be 'auto' or 'en'. Received: 'fr'"),
-        ({"q": "a", "source": []}, "`source`"),
-        ({"q": "a", "target": "en"}, "`target` must be 'de'. Received: 'en'"),
         ({"q": "a", "format": "xml"}, "`format` must be 'text' or 'html'. Received: 'xml'"),
-        ({"q": "a", "format": ["html"]}, "`format` must be"),
-        ({"q": "<a title='\ud800'>", "format": "html"}, "`q` must be a text"),
         ({"q": "a", "alternatives": -1}, "`alternatives`"),
         ({"q": "a", "alternatives": True}, "`alternatives`"),
-        ({"q": "a", "alternatives": 1.5}, "`alternatives`"),
         ({"q": "\ud800"}, "`q` must be a text, or a list of texts, that UTF-8 can encode"),
         ({"q": REFUSED}, "A line was refused."),
     ],
@@ -211,12 +204,9 @@ def test_libretranslate_errors_say_what_to_send(client, body, message):
 
 def test_greedy_models_without_languages_are_served():
     with client_of(lambda: plain_translator({}, beam_size=1)) as client:
-        assert client.get("/languages").json() == []
         body = {"q": "a", "source": "auto", "alternatives": 3}
         assert post(client, "/translate", body) == {"translatedText": "A", "alternatives": []}
         assert post(client, "/detect", {"q": "a"}) == []
-        language = client.get("/frontend/settings").json()["language"]
-        assert {side["code"] for side in language.values()} == {"auto"}
 
 
 # === TensorFlow Serving ===
@@ -296,9 +286,7 @@ def test_tf_serving_describes_the_model(client):
         ({"instances": [{"text": "a"}, "b"]}, "same names"),
         ({"instances": [1]}, "'text' must be a list of text (string). Received: [1]"),
         ({"inputs": {"txt": ["a"]}}, "takes ['text'] and the options []. Received: ['txt']"),
-        ({"inputs": {}}, "takes ['text']"),
         ({"inputs": "a"}, "'text' must be a list"),
-        ({"inputs": [[["a"]]]}, "'text' must be a list"),
         ({"instances": ["a"], "signature_name": "x"}, "the signatures ['align'"),
         ({"instances": ["a"], "signature_name": ["x"]}, "the signatures ['align'"),
         ({"instances": ["a"], "signature_name": "align"}, "Name the inputs of 'align'"),
