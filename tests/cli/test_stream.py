@@ -199,14 +199,6 @@ def test_memory_is_bounded(tmp_path):
     assert (tmp_path / "found.txt").read_bytes().count(b"\n") == number
 
 
-@pytest.fixture(scope="module")
-def engine(trained, tmp_path_factory):
-    """The folder of CTranslate2 of the run."""
-    engine = tmp_path_factory.mktemp("engine") / "ct2"
-    assert cli("export", trained / "run", engine, "--format", "ctranslate2").exit_code == 0
-    return engine
-
-
 def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, engine, tmp_path, monkeypatch):
     """Two chunks at a time, in order, with the search options that the engine has."""
     from keras_transformer import load_translator

@@ -165,11 +165,7 @@ def test_a_built_layer_checks_the_rank_too(make):
         layer(four)
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [allowed, allowed.astype("int32"), 7 * allowed, additive(allowed) > -1, 1.0 * allowed > 0],
-    ids=["bool", "0 and 1", "0 and 7", "0 and -inf, converted", "1.0 and 0.0, converted"],
-)
+@pytest.mark.parametrize("mask", [allowed, 7 * allowed], ids=["bool", "0 and 7"])
 def test_masks_that_are_accepted_mean_the_same(mask):
     layer = attention()
     expected = to_numpy(layer(x, x, use_causal_mask=True))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 
 import numpy as np
 import pytest
@@ -162,14 +161,3 @@ def test_numpy_numbers_become_those_of_python():
     plain = {name: value.item() for name, value in fields.items()}
     found, expected = (TransformerConfig(**each).to_dict() for each in (fields, plain))
     assert json.dumps(found) == json.dumps(expected)
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [("vocabulary_size: 100\nnum_blocks: 6", "'num_blocks'"), ("num_heads: 8", "vocabulary_size")]
-    + [(text, "YAML|mapping") for text in ("", "- 1\n- 2", "base", "hidden_dim: [1")],
-)
-def test_yaml_that_is_no_config_raises_an_error_of_one_line(text, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        TransformerConfig.from_dict(read_yaml(text))
-    assert re.fullmatch(r"[^\n]+", str(caught.value))

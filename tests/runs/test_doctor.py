@@ -321,22 +321,6 @@ def test_exit_code_says_whether_all_checks_passed(monkeypatch, passed, exit_code
     assert CliRunner().invoke(app, ["doctor", "number_names"]).exit_code == exit_code
 
 
-def test_mistake_in_the_recipe_ends_in_one_line_and_exit_code_2(folder, tmp_path):
-    from keras_transformer.cli import app
-
-    (tmp_path / "wrong.yaml").write_text("data: {train: [a.tsv]}\ntraining: {bach_tokens: 5}\n")
-    (tmp_path / "config.yaml").write_text(recipe(training={"warmup_steps": 7}).to_yaml())
-    (tmp_path / "tokenizer.model").touch()
-    (tmp_path / "right.yaml").write_text(recipe().to_yaml())
-    RunFolder(tmp_path).add_owned_files("config.yaml", "tokenizer.model")
-    for name, word in (("wrong.yaml", "bach_tokens"), ("right.yaml", "another recipe")):
-        words = ["doctor", str(tmp_path / name), "--data", str(folder), "--run", str(tmp_path)]
-        ran = CliRunner().invoke(app, words)
-        assert ran.exit_code == 2
-        assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1
-        assert word in ran.stderr
-
-
 def test_symbols_that_training_lacks_or_nothing_separates_are_named():
     unseen = [("acc", "x y")]
     found = doctor._Checks._symbols(

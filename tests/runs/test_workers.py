@@ -127,15 +127,7 @@ def test_dead_worker_stops_the_other_and_a_restart_resumes(folder):
     assert_same_run(folder, "killed")
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        "",
-        "not JSON",
-        "{}",
-        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 3}}',
-    ],
-)
+@pytest.mark.parametrize("config", ["", "{}"])
 def test_invalid_tf_config_is_an_error_of_one_line(recipes, config, monkeypatch):
     if config:
         monkeypatch.setenv("TF_CONFIG", config)
