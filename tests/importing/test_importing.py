@@ -22,8 +22,8 @@ from keras_transformer.importing.importer import read_model_folder
 from keras_transformer.importing.marian_hub import arithmetic_of
 from keras_transformer.runs.folder import RunFolder
 from tests.importing import opus_models
-from tests.importing.opus_models import weights_of
-from tests.importing.test_marian import CONFIGURATIONS, sentences
+from tests.importing.opus_models import assert_same_weights, sentences, weights_of
+from tests.importing.test_marian import CONFIGURATIONS
 from tests.processes import run as run_process
 from tests.shared_data import DATA, missing
 
@@ -72,12 +72,6 @@ def test_both_forms_import_to_equal_weights(name, tmp_path):
     assert_same_weights(weights_of(one), weights_of(other))
     assert one.config == other.config
     assert opus_models.tokenizer_files(one) == opus_models.tokenizer_files(other)
-
-
-def assert_same_weights(found, expected):
-    assert found.keys() == expected.keys()
-    for path, array in expected.items():
-        np.testing.assert_array_equal(found[path], array, err_msg=path)
 
 
 def test_zip_file_imports_to_the_run_of_the_hub_and_damaged_ones_are_refused(npz, run, tmp_path):

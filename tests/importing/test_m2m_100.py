@@ -18,6 +18,7 @@ from keras_transformer.importing.languages import M2M_100, NLLB_200
 from keras_transformer.importing.m2m_100 import read_tokenizer
 from tests.cli.small_run import cli
 from tests.importing import multilingual_models, opus_models
+from tests.importing.opus_models import sentences
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only]
 
@@ -38,10 +39,6 @@ def imported(request, tmp_path_factory):
     translator = kt.load_run(run, source_language=source, target_language=target, max_length=20)
     assert len(notes) == (kind == "m2m")
     return kind, theirs, processor, translator, run
-
-
-def sentences(count):
-    return [source for source, _ in number_names("held_out", count, 0)]
 
 
 @pytest.mark.slow

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from keras_transformer.cli import app
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.runs import workers
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from tests import processes
 from tests.builders import ROOT
+from tests.cli.small_run import cli
 from tests.runs import tiny_run
 from tests.waiting import wait_until
 
@@ -133,7 +132,6 @@ def test_invalid_tf_config_is_an_error_of_one_line(recipes, config, monkeypatch)
         monkeypatch.setenv("TF_CONFIG", config)
     else:
         monkeypatch.delenv("TF_CONFIG", raising=False)
-    words = ["train", str(recipes / "workers.yaml"), "--run", str(recipes / "never")]
-    ran = CliRunner().invoke(app, words)
+    ran = cli("train", recipes / "workers.yaml", "--run", recipes / "never")
     assert ran.exit_code == 2
     assert "TF_CONFIG" in ran.stderr and len(ran.stderr.strip().splitlines()) == 1

@@ -207,7 +207,7 @@ def test_xla_is_used_only_if_asked_for():
         assert model.jit_compile is (asked is True)
 
 
-@pytest.mark.parametrize("label", [-3, V, V + 50])
+@pytest.mark.parametrize("label", [-3, V])
 def test_label_outside_the_vocabulary_counts_only_with_weight_0(label):
     model = compiled(loss=SparseCategoricalCrossentropy(from_logits=True))
     labels, sample_weight = LABELS.copy(), np.ones(LABELS.shape)
