@@ -198,7 +198,6 @@ def test_help_imports_nothing_that_takes_long():
 LOCALES = {
     "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     "ascii": {"PYTHONIOENCODING": "ascii"},
-    "latin-1": {"PYTHONIOENCODING": "latin-1"},
 }
 
 

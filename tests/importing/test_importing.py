@@ -236,17 +236,8 @@ def test_vocabulary_file_of_marian_is_read_as_written(tmp_path):
 
 
 @pytest.mark.long
-def test_run_translates_scores_evaluates_and_plots(run, tmp_path):
-    pairs = list(number_names("held_out", 6, 0))
-    files = tmp_path / "a.en", tmp_path / "a.de"
-    for file, side in zip(files, zip(*pairs, strict=True), strict=True):
-        file.write_text("".join(f"{line}\n" for line in side), "utf-8")
-    translated = cli("translate", run, "--input", files[0], "--max-length", 9)
-    expected = kt.load_run(run, max_length=9)([source for source, _ in pairs])
-    assert translated.stdout.splitlines() == expected
-    assert len(cli("score", run, *files).stdout.splitlines()) == 6
-    assert "chrF2" in cli("evaluate", run, "--source", files[0], "--reference", files[1]).stdout
-    cli("plot", run, "--text", pairs[0][0])
+def test_attention_of_a_run_without_a_history_is_plotted(run):
+    cli("plot", run, "--text", sentences(6)[0])
     assert (run / "attention.png").is_file()
 
 
