@@ -62,7 +62,6 @@ ROWS = [
     (attention, [three, three], r"`query` must have 3 axes, \(B, T, D\).*\(2, 3, 5, 8\)"),
     (attention, [x, four], r"`value` must have 3 axes, \(B, S, D\).*\(2, 1, 5, 8\)"),
     (attention, {"query": x, "value": x, "key": four}, "`key` must have 3 axes"),
-    (attention, [x[0], x], r"`query` must have 3 axes.*\(5, 8\)"),
     (encoder_block, [four], r"`inputs` must have 3 axes, \(B, S, D\).*\(2, 1, 5, 8\)"),
     (decoder_block, [four, x], r"`inputs` must have 3 axes.*\(2, 1, 5, 8\)"),
     (decoder_block, [x, four], r"`encoder_output` must have 3 axes.*\(2, 1, 5, 8\)"),
@@ -77,13 +76,9 @@ ROWS = [
     (dot_products, [x, x, x], r"`query` must have 4 axes, \(B, N, L, D\).*\(2, 5, 8\)"),
     (sums, [heads, heads, x], r"`value` must have 4 axes, \(B, N, L, D\).*\(2, 5, 8\)"),
     (dropout, [four], None),
-    (attention, [x, x], None),
-    (decoder, [ids, x], None),
     # === Ranks of masks ===
-    (attention, {"query": x, "value": x, M: allowed}, rf"`{M}` must have 3 axes.*\(5, 5\)"),
-    # With a batch of 1 or as many sentences as heads, these would broadcast without an error.
+    # With as many sentences as heads, this would broadcast without an error.
     (attention, {"query": x, "value": x, M: ids > 0}, r"\(2, 5\).*`mask\[:, None, :\]`"),
-    (attention, {"query": x[:1], "value": x[:1], M: ids[:1] > 0}, rf"`{M}` must have 3 axes"),
     (attention, {"query": x, "value": x, M: np.stack([allowed[None]] * 2)}, r"\(2, 1, 5, 5\)"),
     (encoder_block, {"inputs": x, M: ids > 0}, rf"`{M}` must have 3 axes.*`mask\[:, None, :\]`"),
     (
@@ -108,7 +103,6 @@ ROWS = [
     ),
     # === Dtypes of masks ===
     (attention, {"query": x, "value": x, M: additive(allowed)[None]}, FLOATS),
-    (attention, {"query": x, "value": x, M: allowed[None].astype("float32")}, FLOATS),
     (encoder_block, {"inputs": x, M: additive(allowed)[None]}, f"`{M}` {FLOATS}"),
     (decoder_block, {"inputs": x, "encoder_output": x, M: additive(allowed)[None]}, FLOATS),
     (
@@ -123,9 +117,7 @@ ROWS = [
         f"`encoder_padding_mask` {FLOATS}",
     ),
     (dot_products, {"query": heads, "key": heads, "value": heads, M: additive(heads > 0)}, FLOATS),
-    (sums, {"query": heads, "key": heads, "value": heads, M: additive(heads > 0)}, FLOATS),
     (combine, [ids > 0, additive(ids > 0)], FLOATS),
-    (attention, {"query": x, "value": x, M: allowed[None]}, None),
     (attention, {"query": x, "value": x, M: allowed[None].astype("int32")}, None),
     (encoder, {"token_ids": ids, "padding_mask": ids}, None),
 ]
