@@ -129,7 +129,7 @@ for made, callback, message in [
     ({}, AveragedWeights(), "`AveragedWeights` needs.*use_ema=False"),
 ]:
     REFUSED.append((made, {"callbacks": [callback]}, message))
-    REFUSED.append((made, {"callbacks": callbacks.CallbackList([callback])}, message))
+REFUSED.append((made, {"callbacks": callbacks.CallbackList([callback])}, message))
 if BACKEND == "tensorflow":
     for extra in ({"accumulation_steps": 2}, {"devices": 2}):
         REFUSED.append(({"jit_compile": True, "run_eagerly": False} | extra, {}, "`jit_compile`"))
