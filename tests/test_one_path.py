@@ -58,8 +58,11 @@ REFUSED = {
     "no room": (["one"], {"target_prefix": "ein " * 99}, "must leave room for one more token"),
 }
 ENGINES = ["keras", "ctranslate2"]
+# Above the engines, whose texts are the same, `translate` and the server do the same for all.
+ONCE = list(ENGINES)
 if keras.config.backend() == "tensorflow":
     ENGINES.append("saved_model")
+    ONCE.append(pytest.param("saved_model", marks=pytest.mark.long))
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +178,7 @@ def check_translate(folder, made, rows, expected, monkeypatch):
         assert ran.stdout == "".join(printed), row
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ONCE)
 def test_translate_prints_the_same_texts(folders, translators, expected, engine, monkeypatch):
     check_translate(folders[engine], translators[engine], ROWS, expected, monkeypatch)
 
@@ -192,9 +195,7 @@ def served_texts(client, lines, options):
     ]
 
 
-@pytest.mark.parametrize(
-    "engine", [ENGINES[1], *(pytest.param(name, marks=pytest.mark.long) for name in ENGINES[2:])]
-)
+@pytest.mark.parametrize("engine", ONCE[1:])
 def test_the_server_answers_the_same_texts(translators, expected, engine):
     """Settings of text are those of the server; what differs by line is in the request."""
     of_text = kt.TextSettings.__dataclass_fields__.keys()
