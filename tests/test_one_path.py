@@ -17,7 +17,7 @@ import keras_transformer as kt
 from keras_transformer import decoding
 from keras_transformer.decoding.model_card import read_card
 from keras_transformer.runs.translators import kind_of
-from tests.cli.small_run import cli
+from tests.cli.small_run import cli, succeed
 from tests.importing import opus_models
 from tests.serving.clients import client_of
 
@@ -171,8 +171,7 @@ def check_translate(folder, made, rows, expected, monkeypatch):
         if "target_prefix" in options:
             continue
         stdin = "".join(f"{line}\n" for line in lines).encode()
-        ran = cli("translate", folder, *words_of({"n_best": 1} | options), stdin=stdin)
-        assert ran.exit_code == 0, ran.stderr
+        ran = succeed("translate", folder, *words_of({"n_best": 1} | options), stdin=stdin)
         numbered = enumerate(expected[row], start=1)
         printed = [f"{number}\t{text}\n" for number, texts in numbered for text in texts]
         assert ran.stdout == "".join(printed), row

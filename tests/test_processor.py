@@ -17,7 +17,7 @@ from keras_transformer.runs import Finding, doctor
 from keras_transformer.runs.recipe import Recipe
 from tests.builders import padded_ids, token_inputs, transformer
 from tests.cli import small_run
-from tests.cli.small_run import cli
+from tests.cli.small_run import succeed
 
 pytestmark = pytest.mark.filterwarnings("always:This processor")
 
@@ -146,8 +146,7 @@ def trained(tmp_path_factory):
     (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         use(patch, "zen_3")
-        ran = cli("train", folder / "recipe.yaml", "--run", folder / "run")
-    assert ran.exit_code == 0, ran.stderr
+        ran = succeed("train", folder / "recipe.yaml", "--run", folder / "run")
     return folder / "run", ran.stderr
 
 
@@ -185,8 +184,7 @@ def test_export_says_it_once(trained, tmp_path, monkeypatch):
     use(monkeypatch, "zen_3")
     written = "keras_transformer.export.saved_model.export_saved_model"
     monkeypatch.setattr(written, lambda translator, directory, **options: directory)
-    ran = cli("export", trained[0], tmp_path / "served")
-    assert ran.exit_code == 0, ran.stderr
+    ran = succeed("export", trained[0], tmp_path / "served")
     assert ran.stderr.count(LINE) == ran.stderr.count("This processor") == 1
 
 

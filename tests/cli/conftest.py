@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.small_run import cli, fill
+from tests.cli.small_run import fill, succeed
 from tests.session import equal_files_are_one_model, made_once  # noqa: F401
 
 
@@ -15,7 +15,7 @@ def trained(tmp_path_factory):
 def engine(trained, tmp_path_factory):
     """The folder of CTranslate2 of the run."""
     engine = tmp_path_factory.mktemp("engine") / "ct2"
-    assert cli("export", trained / "run", engine, "--format", "ctranslate2").exit_code == 0
+    succeed("export", trained / "run", engine, "--format", "ctranslate2")
     return engine
 
 

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer import load_model
-from keras_transformer.cli import app
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.importing.files import read_vocabulary
 from keras_transformer.importing.importer import read_model_folder
 from keras_transformer.importing.marian_hub import arithmetic_of
 from keras_transformer.runs.folder import RunFolder
+from tests.cli.small_run import cli, succeed
 from tests.importing import opus_models
 from tests.importing.opus_models import assert_same_weights, sentences, weights_of
 from tests.importing.test_marian import CONFIGURATIONS
@@ -31,12 +30,6 @@ pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.
 
 README = "---\nlanguage:\n- en\n- de\nlicense: cc-by-4.0\n---\nBy the University of Helsinki.\n"
 TOKENIZER_FILES = [f"{side}.{name}" for side in ("source", "target") for name in ("json", "spm")]
-
-
-def cli(*words, exit_code=0):
-    ran = CliRunner().invoke(app, list(map(str, words)))
-    assert ran.exit_code == exit_code, ran.output
-    return ran
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +49,7 @@ def npz(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(hub, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "en_de"
-    imported = cli("import", "opus-mt", hub, folder)
+    imported = succeed("import", "opus-mt", hub, folder)
     assert "cc-by-4.0" in imported.stderr
     assert "--target-language is one of: deu, fra" in imported.stderr
     return folder
@@ -237,7 +230,7 @@ def test_vocabulary_file_of_marian_is_read_as_written(tmp_path):
 
 @pytest.mark.long
 def test_attention_of_a_run_without_a_history_is_plotted(run):
-    cli("plot", run, "--text", sentences(6)[0])
+    succeed("plot", run, "--text", sentences(6)[0])
     assert (run / "attention.png").is_file()
 
 
@@ -285,7 +278,7 @@ print(json.dumps([
 
 @pytest.mark.long
 def test_saved_model_gives_the_same_strings_without_the_package(run, tmp_path):
-    cli("export", run, tmp_path / "served", "--max-length", 9)
+    succeed("export", run, tmp_path / "served", "--max-length", 9)
     lines = [*sentences(6), "", ">>deu<< one"]
     request = json.dumps([str(tmp_path / "served"), lines])
     options = {"input": request, "capture_output": True, "text": True, "check": True}
@@ -381,7 +374,8 @@ def test_folder_without_a_model_and_a_run_that_exists_are_refused(hub, run, tmp_
         (tmp_path / "missing", tmp_path / "run", "must exist"),
         (hub, run, "new or empty folder"),
     ):
-        refused = cli("import", "opus-mt", folder, output, exit_code=2)
+        refused = cli("import", "opus-mt", folder, output)
+        assert refused.exit_code == 2, refused.output
         assert message in " ".join(refused.stderr.split()) and refused.stderr.count("Error:") == 1
     assert not (tmp_path / "run").exists()
     assert (run / "model.keras").read_bytes() == before
@@ -399,7 +393,7 @@ def test_imported_run_is_fine_tuned_from_any_working_folder(hub, tmp_path, monke
         **{"training.epochs": 2, "training.warmup_steps": 1, "training.learning_rate": 1e-3},
     }
     settings = [word for name, value in changes.items() for word in ("--set", f"{name}={value}")]
-    cli("train", "../runs/en_de/config.yaml", "--run", "mine", *settings)
+    succeed("train", "../runs/en_de/config.yaml", "--run", "mine", *settings)
     imported, tuned = tmp_path / "runs/en_de", Path("mine")
     for name in (*TOKENIZER_FILES, "origin.json"):
         assert (tuned / name).read_bytes() == (imported / name).read_bytes()
