@@ -43,6 +43,8 @@ MISTAKES = {
     "translate run --input run": ["Is a directory: run"],
     "translate run --input train.en --output nodir/out": ["nodir", "--output"],
     "translate run --n-best 5": ["n_best=5", "beam_size=4"],
+    "translate run --mbr 2 --n-best 3": ["`--n-best` must be at most `--mbr`. Received: 3, 2"],
+    "translate run --mbr 5 --beam-size 4": ["n_best=5", "beam_size=4"],
     "translate run --extra-length 2147483647": [
         "extra_length=2147483647",
         "from 0 to 1,000,000",
