@@ -103,9 +103,3 @@ def test_dropout_repeats_with_the_seed(layer_class, config, inputs):
 def test_numpy_integers_become_json(layer_class, config, inputs):
     numbers = {name: np.int64(value) for name, value in config.items()} | {"seed": np.int32(4)}
     assert json.loads(json.dumps(layer_class(**numbers).get_config()))["seed"] == 4
-
-
-def test_width_that_the_heads_do_not_divide_raises():
-    message = "`num_heads` must divide.*Received: num_heads=3, a query of width 8"
-    with pytest.raises(ValueError, match=message):
-        EncoderBlock(num_heads=3, intermediate_dim=8)(x)

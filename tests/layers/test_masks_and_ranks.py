@@ -1,4 +1,4 @@
-"""Inputs of the wrong rank, and masks of the wrong rank or dtype: a new case is a new row.
+"""Wrong sizes, inputs of the wrong rank, masks of the wrong rank or dtype: a new case is a new row.
 
 Each row is called with arrays and with symbols; both accept it, or raise the same error.
 """
@@ -58,6 +58,19 @@ three, four = normal(2, 3, 5, D), normal(2, 1, 5, D)
 M = "attention_mask"
 # Layer, arguments (by name, or in order), part of the error; without an error, it is accepted.
 ROWS = [
+    # === Sizes and positions ===
+    (partial(layers.FeedForward, 0), [x], "`intermediate_dim` must .*: intermediate_dim=0"),
+    (partial(attention, num_heads=0), [x, x], "`num_heads` must .*Received: num_heads=0"),
+    (partial(attention, key_dim=-1), [x, x], "`key_dim` must .*Received: key_dim=-1"),
+    (partial(attention, value_dim=0), [x, x], "`value_dim` must .*Received: value_dim=0"),
+    (partial(encoder_block, num_heads=3), [x], "`num_heads` must divide.*=3, a query of width 8"),
+    (partial(encoder_block, max_relative_position=0), [x], "`max_relative_position` must .*=0"),
+    (partial(embedding, positions="rotary"), [ids], "`positions` must .*: positions='rotary'"),
+    (partial(embedding, positions="learned"), [ids], "`max_sequence_length`.*_length=None"),
+    (partial(embedding, first_position=-1), [ids], "`first_position` must .*first_position=-1"),
+    (partial(learned, first_position=1), [ids], "`first_position` must .*first_position=1"),
+    (partial(layers.PositionalEmbedding, V, 0), [ids], "`hidden_dim` must .*: hidden_dim=0"),
+    (partial(layers.PositionalEmbedding, 0, D), [ids], "`vocabulary_size` must .*_size=0"),
     # === Ranks ===
     (attention, [three, three], r"`query` must have 3 axes, \(B, T, D\).*\(2, 3, 5, 8\)"),
     (attention, [x, four], r"`value` must have 3 axes, \(B, S, D\).*\(2, 1, 5, 8\)"),
@@ -141,12 +154,11 @@ def test_odd_input_is_refused_by_name(make, arguments, error, as_symbols):
     args, kwargs = (arguments, {}) if isinstance(arguments, list) else ([], arguments)
     if as_symbols:
         args, kwargs = [symbol(a) for a in args], {k: symbol(v) for k, v in kwargs.items()}
-    layer = make()
     if error is None:
-        layer(*args, **kwargs)
+        make()(*args, **kwargs)
         return
     with pytest.raises(ValueError, match=f"(?s){error}"):
-        layer(*args, **kwargs)
+        make()(*args, **kwargs)
 
 
 @pytest.mark.parametrize("make", [encoder_block, feed_forward, encoding])

@@ -93,12 +93,6 @@ def test_layer_passes_the_layer_checks():
     )
 
 
-@pytest.mark.parametrize("argument, wrong", [("num_heads", 0), ("key_dim", -1), ("value_dim", 0)])
-def test_width_that_is_not_positive_raises(argument, wrong):
-    with pytest.raises(ValueError, match=f"`{argument}` must .*Received: {argument}={wrong}"):
-        MultiHeadAttention(**{**SIZES, argument: wrong})
-
-
 def test_missing_value_raises():
     with pytest.raises(ValueError, match="`value`.*Received: value=None"):
         attention_layer({"query": query, "value": value})(query=query)
