@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import warnings
 import zipfile
 
 import keras
@@ -78,6 +79,15 @@ def padded_ids(lengths, vocabulary_size, seed=0, width=None):
     rng = np.random.default_rng(seed)
     ids = rng.integers(4, vocabulary_size, (len(lengths), width or max(lengths)))
     return np.where(np.arange(ids.shape[1]) < np.array(lengths)[:, None], ids, 0).astype("int32")
+
+
+def quantize(layer, mode="int8", **options):
+    """Quantizes a layer or a model, without the warnings of Keras."""
+    with warnings.catch_warnings():
+        # Of each layer without `quantize`, such as Keras's own `LayerNormalization`.
+        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        layer.quantize(mode, **options)
 
 
 def seeded_call(layer, *args, **kwargs):

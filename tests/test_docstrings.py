@@ -29,14 +29,9 @@ def test_examples_of_module_run(name, tmp_path, monkeypatch):
     assert doctest.testmod(module, extraglobs=names).failed == 0
 
 
-def without_example(module, names):
-    return [name for name in names if ">>> " not in (inspect.getdoc(getattr(module, name)) or "")]
-
-
-def test_public_classes_have_an_example():
+def test_public_classes_and_names_of_layers_have_an_example():
+    layers = keras_transformer.layers
     classes = [name for name in keras_transformer.__all__ if name[0].isupper()]
-    assert not without_example(keras_transformer, classes)
-
-
-def test_public_names_of_layers_have_an_example():
-    assert not without_example(keras_transformer.layers, keras_transformer.layers.__all__)
+    public = [getattr(keras_transformer, name) for name in classes]
+    public += [getattr(layers, name) for name in layers.__all__]
+    assert not [value for value in public if ">>> " not in (inspect.getdoc(value) or "")]

@@ -12,14 +12,12 @@ import shutil
 import keras
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer import decoding
-from keras_transformer.cli import app
-from keras_transformer.cli.serving import translator_loader
 from keras_transformer.decoding.model_card import read_card
 from keras_transformer.runs.translators import kind_of
+from tests.cli.small_run import cli, succeed
 from tests.importing import opus_models
 from tests.serving.clients import client_of
 
@@ -60,8 +58,11 @@ REFUSED = {
     "no room": (["one"], {"target_prefix": "ein " * 99}, "must leave room for one more token"),
 }
 ENGINES = ["keras", "ctranslate2"]
+# Above the engines, whose texts are the same, `translate` and the server do the same for all.
+ONCE = list(ENGINES)
 if keras.config.backend() == "tensorflow":
     ENGINES.append("saved_model")
+    ONCE.append(pytest.param("saved_model", marks=pytest.mark.long))
 
 
 @pytest.fixture(scope="module")
@@ -155,31 +156,45 @@ def words_of(options):
             yield from (f"--{name.replace('_', '-')}", str(one))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_translate_prints_the_same_texts(folders, translators, expected, engine, monkeypatch):
-    """All rows but those with prefixes, which are no option of `translate`."""
-    made = translators[engine]  # once for all rows
+def check_translate(folder, made, rows, expected, monkeypatch):
+    """`translate` prints the texts of the rows; with the translator of the folder, made before.
+
+    All rows but those with prefixes, which are no option of `translate`.
+    """
 
     def load(paths, model, dtype, **settings):
-        assert paths == [folders[engine]]
+        assert paths == [folder]
         return kt.Translator(made.engine, **made.all_settings | settings)
 
     monkeypatch.setattr("keras_transformer.cli.translators.load_folders", load)
-    for row, (lines, options) in ROWS.items():
+    for row, (lines, options) in rows.items():
         if "target_prefix" in options:
             continue
         stdin = "".join(f"{line}\n" for line in lines).encode()
-        words = ["translate", str(folders[engine]), *words_of({"n_best": 1} | options)]
-        ran = CliRunner().invoke(app, words, input=stdin)
-        assert ran.exit_code == 0, ran.stderr
+        ran = succeed("translate", folder, *words_of({"n_best": 1} | options), stdin=stdin)
         numbered = enumerate(expected[row], start=1)
-        rows = [f"{number}\t{text}\n" for number, texts in numbered for text in texts]
-        assert ran.stdout == "".join(rows), row
+        printed = [f"{number}\t{text}\n" for number, texts in numbered for text in texts]
+        assert ran.stdout == "".join(printed), row
 
 
-@pytest.mark.parametrize(
-    "engine", [ENGINES[1], *(pytest.param(name, marks=pytest.mark.long) for name in ENGINES[2:])]
-)
+@pytest.mark.parametrize("engine", ONCE)
+def test_translate_prints_the_same_texts(folders, translators, expected, engine, monkeypatch):
+    check_translate(folders[engine], translators[engine], ROWS, expected, monkeypatch)
+
+
+def served_texts(client, lines, options):
+    """The texts of each line, best first, by the protocol of TensorFlow Serving."""
+    columns = {name: each if isinstance(each, list) else [each] for name, each in options.items()}
+    inputs = {"text": lines, "n_best": [1]} | columns
+    body = {"signature_name": "translate_n_best", "inputs": inputs}
+    found = client.post("/v1/models/small:predict", json=body).json()["outputs"]
+    return [
+        [text for text, score in zip(*pair, strict=True) if score is not None]
+        for pair in zip(found["translations"], found["scores"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("engine", ONCE[1:])
 def test_the_server_answers_the_same_texts(translators, expected, engine):
     """Settings of text are those of the server; what differs by line is in the request."""
     of_text = kt.TextSettings.__dataclass_fields__.keys()
@@ -187,17 +202,8 @@ def test_the_server_answers_the_same_texts(translators, expected, engine):
         text = {name: options[name] for name in options.keys() & of_text}
         asked = {name: options[name] for name in options.keys() - of_text}
         translator = kt.Translator(translators[engine].engine, **text)
-        columns = {name: each if isinstance(each, list) else [each] for name, each in asked.items()}
-        inputs = {"text": lines, "n_best": [1]} | columns
-        body = {"signature_name": "translate_n_best", "inputs": inputs}
         with client_of(lambda made=translator: made, settings=text) as client:
-            found = client.post("/v1/models/small:predict", json=body).json()["outputs"]
-            is_there = [[score is not None for score in scores] for scores in found["scores"]]
-            texts = [
-                [text for text, there in zip(*pair, strict=True) if there]
-                for pair in zip(found["translations"], is_there, strict=True)
-            ]
-            assert texts == expected[row], row
+            assert served_texts(client, lines, asked) == expected[row], row
             if asked or any(">>" in line for line in lines):
                 continue
             answer = client.post("/translate", json={"q": lines, "target": "deu"}).json()
@@ -249,7 +255,6 @@ LOADERS = {
     "engine": engine_of,
     "kind_of": lambda kind, path: kind_of(path),
     "read_card": lambda kind, path: read_card(path, kind),
-    "serve": lambda kind, path: translator_loader(path)(),
 }
 
 
@@ -279,8 +284,8 @@ def test_command_says_where_a_folder_is_that_cannot_be_restored(killed, tmp_path
     for command in ("translate", "serve", "verify"):
         with monkeypatch.context() as patch:
             patch.setattr("os.rename", refuse)
-            ran = CliRunner().invoke(app, [command, str(path)], input=b"two\n")
+            ran = cli(command, path, stdin=b"two\n")
         (line,) = ran.stderr.splitlines()
         assert ran.exit_code == 2 and "/old0'" in line and "Read-only file system" in line
-    ran = CliRunner().invoke(app, ["translate", str(path)], input=b"two\n")
+    ran = cli("translate", path, stdin=b"two\n")
     assert ran.exit_code == 0 and ran.stdout, ran.stderr

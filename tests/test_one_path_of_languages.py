@@ -5,14 +5,12 @@ small one are empty, because most of its tokens are languages.
 """
 
 import pytest
-from typer.testing import CliRunner
 
 import keras_transformer as kt
-from keras_transformer.cli import app
 from keras_transformer.data.language_codes import find_language
 from tests.importing import multilingual_models, opus_models
 from tests.serving.clients import client_of
-from tests.test_one_path import LINES, SENTENCES, words_of
+from tests.test_one_path import LINES, SENTENCES, check_translate, served_texts
 from tests.test_one_path import ROWS as ROWS_WITH_TAGS
 
 pytestmark = [opus_models.needs_torch, pytest.mark.slow, pytest.mark.tensorflow_only]
@@ -103,23 +101,10 @@ def test_every_engine_gives_the_same_texts_and_scores(translators, answers, engi
 def test_translate_prints_the_texts_of_the_engine(
     folders, translators, answers, engine, monkeypatch
 ):
-    """All rows but those with prefixes and with languages of lines, which are no options."""
-    made = translators[engine]
-
-    def load(paths, model, dtype, **settings):
-        return kt.Translator(made.engine, **made.all_settings | settings)
-
-    monkeypatch.setattr("keras_transformer.cli.translators.load_folders", load)
-    for row, (lines, options) in ROWS.items():
-        if "target_prefix" in options or row == "languages of lines":
-            continue
-        stdin = "".join(f"{line}\n" for line in lines).encode()
-        words = ["translate", str(folders[engine]), *words_of({"n_best": 1} | options)]
-        ran = CliRunner().invoke(app, words, input=stdin)
-        assert ran.exit_code == 0, ran.stderr
-        numbered = enumerate(texts_of(answers[engine][row]), start=1)
-        rows = [f"{number}\t{text}\n" for number, texts in numbered for text in texts]
-        assert ran.stdout == "".join(rows), row
+    """All rows but that with languages of lines, which are no options."""
+    rows = {row: asked for row, asked in ROWS.items() if row != "languages of lines"}
+    expected = {row: texts_of(answers[engine][row]) for row in rows}
+    check_translate(folders[engine], translators[engine], rows, expected, monkeypatch)
 
 
 @pytest.mark.parametrize("engine", ["ctranslate2", "saved_model"])
@@ -129,21 +114,12 @@ def test_the_server_answers_the_texts_of_the_engine(translators, answers, engine
         asked = {name: options[name] for name in options.keys() - OF_TEXT}
         made = translators[engine]
         settings = made.all_settings | text
-        columns = {n: value if isinstance(value, list) else [value] for n, value in asked.items()}
-        inputs = {"text": lines, "n_best": [1]} | columns
-        body = {"signature_name": "translate_n_best", "inputs": inputs}
 
         def load(settings=settings, engine=made.engine):
             return kt.Translator(engine, **settings)
 
         with client_of(load, settings=text) as client:
-            outputs = client.post("/v1/models/small:predict", json=body).json()["outputs"]
-            pairs = zip(outputs["translations"], outputs["scores"], strict=True)
-            texts = [
-                [text for text, score in zip(*pair, strict=True) if score is not None]
-                for pair in pairs
-            ]
-            assert texts == texts_of(answers[engine][row]), row
+            assert served_texts(client, lines, asked) == texts_of(answers[engine][row]), row
     with client_of(lambda: made) as client:
         asked = {"q": LINES, "source": "en", "target": "fr"}
         answer = client.post("/translate", json=asked).json()["translatedText"]

@@ -17,7 +17,7 @@ from keras_transformer.runs import Finding, doctor
 from keras_transformer.runs.recipe import Recipe
 from tests.builders import padded_ids, token_inputs, transformer
 from tests.cli import small_run
-from tests.cli.small_run import cli
+from tests.cli.small_run import succeed
 
 pytestmark = pytest.mark.filterwarnings("always:This processor")
 
@@ -71,12 +71,10 @@ def test_recorded_processors_emulate_what_their_manuals_lack(name, monkeypatch):
     "text",
     [
         None,
-        "",
         "processor\t: 0\nisa\t\t: rv64imafdc\n",
-        "processor\t: 0\ncpu\t\t: POWER9, altivec supported\n",
         "vendor_id       : IBM/S390\nfeatures\t: esan3 zarch stfle vx vxd\n",
     ],
-    ids=["no file", "empty", "RISC-V", "POWER", "s390x"],
+    ids=["no file", "RISC-V", "s390x"],
 )
 def test_of_an_unknown_processor_nothing_is_said(text, tmp_path, monkeypatch):
     use(monkeypatch, "zen_3")
@@ -134,11 +132,10 @@ def train(precision):
         model.evaluate(token_inputs(ids, ids), ids)
 
 
-@pytest.mark.parametrize("name, times", [("zen_3", 1), ("skylake", 1), ("zen_4", 0)])
-def test_training_says_it_once(name, times, monkeypatch):
-    use(monkeypatch, name)
+def test_training_says_it_once(monkeypatch):
+    use(monkeypatch, "zen_3")
     assert said_by(lambda: train("float32")) == []
-    assert said_by(lambda: train("mixed_bfloat16")) == [LINE] * times
+    assert said_by(lambda: train("mixed_bfloat16")) == [LINE]
     assert said_by(lambda: train("mixed_bfloat16")) == []
 
 
@@ -149,8 +146,7 @@ def trained(tmp_path_factory):
     (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         use(patch, "zen_3")
-        ran = cli("train", folder / "recipe.yaml", "--run", folder / "run")
-    assert ran.exit_code == 0, ran.stderr
+        ran = succeed("train", folder / "recipe.yaml", "--run", folder / "run")
     return folder / "run", ran.stderr
 
 
@@ -161,39 +157,35 @@ def test_train_says_it_once_before_the_first_update(trained):
     assert said.index(LINE) < said.index("epoch 1")
 
 
-@pytest.mark.parametrize("name, times", [("zen_3", 1), ("sapphire_rapids", 0)])
-def test_doctor_says_it_as_a_warning_of_the_devices(name, times, tmp_path, monkeypatch):
-    use(monkeypatch, name)
+def test_doctor_says_it_as_a_warning_of_the_devices(tmp_path, monkeypatch):
+    use(monkeypatch, "zen_3")
     recipe = Recipe.from_dict(RECIPE)
     checks = doctor._Checks(recipe, tmp_path, tmp_path / "run", tmp_path / "scratch", 60)
     passed, detail, *said = checks.devices()
-    assert passed and said == [LINE] * times
+    assert passed and said == [LINE]
     shown = str(Finding("devices", passed, detail, 0.1, tuple(said)))
-    assert shown.count("\n  ! This processor") == times
+    assert shown.count("\n  ! This processor") == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, times", [("cascade_lake", 1), ("graviton_3", 0)])
-def test_load_run_says_it_once(trained, name, times, monkeypatch):
+def test_load_run_says_it_once(trained, monkeypatch):
     run, _ = trained
-    use(monkeypatch, name)
+    use(monkeypatch, "zen_3")
     assert said_by(lambda: load_run(run, dtype="float32")) == []
-    assert said_by(lambda: load_run([run, run], dtype="bfloat16")) == [LINE] * times
+    assert said_by(lambda: load_run([run, run], dtype="bfloat16")) == [LINE]
     assert said_by(lambda: load_run(run)) == [], "the run's own precision, once more"
-    use(monkeypatch, name)
-    assert said_by(lambda: load_run(run)) == [LINE] * times
+    use(monkeypatch, "zen_3")
+    assert said_by(lambda: load_run(run)) == [LINE]
 
 
 @pytest.mark.slow
 @pytest.mark.tensorflow_only
-@pytest.mark.parametrize("name, times", [("skylake", 1), ("zen_4", 0)])
-def test_export_says_it_once(trained, name, times, tmp_path, monkeypatch):
-    use(monkeypatch, name)
+def test_export_says_it_once(trained, tmp_path, monkeypatch):
+    use(monkeypatch, "zen_3")
     written = "keras_transformer.export.saved_model.export_saved_model"
     monkeypatch.setattr(written, lambda translator, directory, **options: directory)
-    ran = cli("export", trained[0], tmp_path / "served")
-    assert ran.exit_code == 0, ran.stderr
-    assert ran.stderr.count(LINE) == ran.stderr.count("This processor") == times
+    ran = succeed("export", trained[0], tmp_path / "served")
+    assert ran.stderr.count(LINE) == ran.stderr.count("This processor") == 1
 
 
 @pytest.mark.slow

@@ -79,11 +79,8 @@ def translated_from_a_pipe(path, monkeypatch):
 
 ENTRIES = {
     "read_lines": lambda path, monkeypatch: list(read_lines(path)),
-    "source of read_parallel": lambda path, _: [
-        s for s, _ in read_parallel(path, path, allow_empty=True)
-    ],
-    "target of read_parallel": lambda path, _: [
-        t for _, t in read_parallel(path, path, allow_empty=True)
+    "both sides of read_parallel": lambda path, _: [
+        source for source, target in read_parallel(path, path, allow_empty=True) if source == target
     ],
     "translate --input": translated,
     "translate < pipe": translated_from_a_pipe,

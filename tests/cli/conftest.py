@@ -2,13 +2,21 @@
 
 import pytest
 
-from tests.cli.small_run import fill
+from tests.cli.small_run import fill, succeed
 from tests.session import equal_files_are_one_model, made_once  # noqa: F401
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     return made_once(tmp_path_factory, "cli", fill)
+
+
+@pytest.fixture(scope="module")
+def engine(trained, tmp_path_factory):
+    """The folder of CTranslate2 of the run."""
+    engine = tmp_path_factory.mktemp("engine") / "ct2"
+    succeed("export", trained / "run", engine, "--format", "ctranslate2")
+    return engine
 
 
 @pytest.fixture

@@ -33,6 +33,13 @@ def cli(*words, stdin=b""):
     return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
 
 
+def succeed(*words, **options):
+    """`cli`, for a command that must succeed."""
+    ran = cli(*words, **options)
+    assert ran.exit_code == 0, ran.stderr
+    return ran
+
+
 def fill(folder):
     """Writes text and the recipe into a folder, and trains `run` in it."""
     from keras_transformer.data.number_corpus import number_names
@@ -46,8 +53,7 @@ def fill(folder):
     (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        ran = cli("train", "recipe.yaml", "--run", "run")
-    assert ran.exit_code == 0, ran.stderr
+        succeed("train", "recipe.yaml", "--run", "run")
 
 
 def small(folder):

@@ -5,7 +5,7 @@ import yaml
 
 from keras_transformer import load_run
 from keras_transformer.data.number_corpus import number_names
-from tests.cli.small_run import RECIPE, cli
+from tests.cli.small_run import RECIPE, cli, succeed
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 PAIRS = list(dict.fromkeys(number_names("train", 300)))
@@ -16,8 +16,7 @@ def train(folder, **data):
     data |= {"validation": {"number_names": "held_out", "size": 20}}
     recipe = RECIPE | {"data": data, "training": TRAINING}
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
-    ran = cli("train", folder / "recipe.yaml", "--data", folder, "--run", folder / "run")
-    assert ran.exit_code == 0, ran.stderr
+    ran = succeed("train", folder / "recipe.yaml", "--data", folder, "--run", folder / "run")
     return ran.stderr
 
 
@@ -49,9 +48,8 @@ def test_run_of_several_corpora_translates_with_its_tag(tmp_path):
     assert translator.source_tokenizer.encode(line)[0] == tag
     translated = cli("translate", run, stdin=line.encode())
     assert translated.stdout == f"{translator(line)}\n"
-    assert cli("evaluate", run, "--data", tmp_path).exit_code == 0
+    succeed("evaluate", run, "--data", tmp_path)
     for kind in ("saved_model", "ctranslate2"):
         exported = tmp_path / kind
-        assert cli("export", run, exported, "--format", kind).exit_code == 0
-        verified = cli("verify", exported)
-        assert verified.exit_code == 0, verified.stderr
+        succeed("export", run, exported, "--format", kind)
+        succeed("verify", exported)

@@ -10,7 +10,7 @@ import yaml
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
-from tests.cli.small_run import cli
+from tests.cli.small_run import cli, succeed
 
 
 def write_lines(folder):
@@ -102,7 +102,7 @@ def test_prepare_builds_the_store_that_train_uses(tmp_path, monkeypatch):
     assert lines == [f"Tokens of `train`: {store.parent}"] and store.stat().st_ctime_ns == before
     refused = cli("prepare", "mine.yaml", "--remove", "other")
     assert refused.exit_code == 2 and "`--remove` must name a store in" in refused.stderr
-    assert cli("prepare", "mine.yaml", "--remove", store.name).exit_code == 0
+    succeed("prepare", "mine.yaml", "--remove", store.name)
     assert not store.exists()
 
 

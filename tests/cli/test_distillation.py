@@ -10,7 +10,7 @@ from keras_transformer.data.corpus import read_parallel
 from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.runs.recipe import Recipe
-from tests.cli.small_run import RECIPE, cli
+from tests.cli.small_run import RECIPE, cli, succeed
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -139,8 +139,7 @@ def test_every_pair_is_what_the_teacher_says_to_the_whole_line(folder, tmp_path)
     lines = (folder / "train.en").read_text("utf-8").splitlines()[:60]
     (tmp_path / "text.en").write_text("\n".join(lines), "utf-8")
     words = "--no-corpus", "--text", tmp_path / "text.en", "--max-source-tokens", 20
-    ran = cli("distil", "recipe.yaml", "run", *words, "--output", tmp_path / "d")
-    assert ran.exit_code == 0, ran.stderr
+    ran = succeed("distil", "recipe.yaml", "run", *words, "--output", tmp_path / "d")
     assert "left out, cut: " in ran.stdout
     translator = load_run("run", max_source_tokens=20)
     said = dict(zip(lines, translator(lines, n_best=1), strict=True))
@@ -155,11 +154,10 @@ def test_student_is_trained_on_the_corpus_and_the_pairs(folder, tmp_path):
     lines = (folder / "train.en").read_text("utf-8").splitlines()[:60]
     (tmp_path / "text.en").write_text("\n".join(lines), "utf-8")
     words = "--no-corpus", "--text", tmp_path / "text.en", "--output", tmp_path / "d"
-    assert cli("distil", "recipe.yaml", "run", *words).exit_code == 0
+    succeed("distil", "recipe.yaml", "run", *words)
     changes = "model.num_decoder_layers=1", "training.epochs=1", "training.label_smoothing=0.0"
     options = [word for change in changes for word in ("--set", change)]
-    ran = cli("train", tmp_path / "d.yaml", "--run", tmp_path / "student", *options)
-    assert ran.exit_code == 0, ran.stderr
+    ran = succeed("train", tmp_path / "d.yaml", "--run", tmp_path / "student", *options)
     pairs = len((tmp_path / "d.en").read_text("utf-8").splitlines())
     assert f"{pairs:,} pairs, 1 times an epoch" in ran.stderr
     assert RECIPE["training"]["epochs"] == 2, "the recipe itself is the same"

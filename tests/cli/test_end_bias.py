@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.cli.directions import Part
 from keras_transformer.cli.end_bias import FEWEST_LINES, EndBias, best_bias, chosen_bias
-from tests.cli.small_run import cli, small
+from tests.cli.small_run import small, succeed
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -72,8 +72,7 @@ def test_export_takes_the_end_bias_of_the_best_score(
     text = "--source", tmp_path / "val.en", "--reference", tmp_path / "val.de"
     said = []
     for words in ((), text):  # the recipe's validation split has the same lines
-        ran = cli("export", "run", "new", "--format", format, "--end-bias", "auto", *words)
-        assert ran.exit_code == 0, ran.stderr
+        ran = succeed("export", "run", "new", "--format", format, "--end-bias", "auto", *words)
         title, *rows, chosen = ran.stderr.splitlines()[: len(few_biases) + 2]
         assert title.split() == ["bias", "length", "ratio", "chrF2"]
         for row, (bias, (score, ratio)) in zip(rows, scores.items(), strict=True):
@@ -151,8 +150,7 @@ def test_exports_with_an_end_bias_give_the_strings_of_the_biased_model(folder, t
     assert expected != run(lines), "the bias must matter"
     for format in ("saved_model", "ctranslate2"):
         words = "--format", format, "--beam-size", 1, "--end-bias", bias
-        ran = cli("export", "run", tmp_path / format, *words)
-        assert ran.exit_code == 0, ran.stderr
+        succeed("export", "run", tmp_path / format, *words)
         assert kt.load_translator(tmp_path / format)(lines) == expected
         card = json.loads((tmp_path / format / "model_card.json").read_text("utf-8"))
         assert card["end_bias"] == {"bias": bias, "tokens": ["</s>"]}

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from keras_transformer.cli.evaluation import notes
-from tests.cli.small_run import cli, small
+from tests.cli.small_run import cli, small, succeed
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 def test_evaluate_scores_the_translations_it_writes(folder):
     best_of_4 = ("--beam-size", 4, "--n-best", 4)
     words = ("evaluate", "run", "--output", "translations.txt", "--samples", "1", *best_of_4)
-    ran = cli(*words)
-    assert ran.exit_code == 0, ran.stderr
+    ran = succeed(*words)
     translations = (folder / "translations.txt").read_text("utf-8").splitlines()
     from sacrebleu.metrics import CHRF
 
@@ -72,8 +71,7 @@ def test_source_that_a_test_file_of_both_sides_repeats_is_one_line(folder, tmp_p
     run = shutil.copytree(folder / "run", tmp_path / "run")
     (tmp_path / "small.tsv").write_text("one\teins\nsix\tsechs\none\tein\n", "utf-8")
     words = ("evaluate", run, "--beam-size", 1, "--data", tmp_path)
-    ran = cli(*words, "--output", tmp_path / "out")
-    assert ran.exit_code == 0, ran.stderr
+    ran = succeed(*words, "--output", tmp_path / "out")
     assert "1 of 3 lines repeat an earlier source" in ran.stderr and "of 2 lines" in ran.stdout
     assert len((tmp_path / "out").read_text("utf-8").splitlines()) == 2
     report = json.loads((run / "report.json").read_text())
@@ -125,9 +123,8 @@ def test_evaluate_counts_what_the_maximum_length_cuts_off(folder, ratio, extra, 
     words = ["--length-ratio", ratio, "--extra-length", extra]
     words += ["--max-length", most] if most else []
     report = (folder / "run" / "report.json").read_text()
-    ran = cli("evaluate", "run", "--beam-size", 1, "--samples", 0, *words)
+    ran = succeed("evaluate", "run", "--beam-size", 1, "--samples", 0, *words)
     (folder / "run" / "report.json").write_text(report)
-    assert ran.exit_code == 0
     assert 0 < cut <= 20
     note = f"{cut} of 20 translations are unfinished: they reached the maximum length"
     assert note in " ".join(ran.stderr.split())
@@ -167,8 +164,7 @@ def test_evaluate_obeys_the_options_for_long_lines(folder, tmp_path):
 
 @pytest.mark.long
 def test_plot_draws_what_it_names(folder):
-    ran = cli("plot", "run", "--text", "sixty-six")
-    assert ran.exit_code == 0, ran.stderr
+    ran = succeed("plot", "run", "--text", "sixty-six")
     names = {pathlib.Path(line).name for line in ran.stdout.splitlines()}
     assert {"attention.png", "curves.png", "positions.png"} <= names
     for name in names:

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from tests.cli.small_run import cli
 from tests.kills import run_killed
 from tests.processes import run
 
@@ -25,13 +24,6 @@ COMMANDS = {
     "translate by CTranslate2": ["translate", "{engine}", *TRANSLATE],
     "distil": ["distil", "recipe.yaml", "run", "--output", "{folder}/d"],
 }
-
-
-@pytest.fixture(scope="module")
-def engine(trained, tmp_path_factory):
-    engine = tmp_path_factory.mktemp("engine") / "ct2"
-    assert cli("export", trained / "run", engine, "--format", "ctranslate2").exit_code == 0
-    return engine
 
 
 def contents(folder):

@@ -23,8 +23,6 @@ MISTAKES = {
     "train recipe.yaml --run r --set data.train=[empty.en,empty.de]": ["`train`", "empty.en | "],
     "train recipe.yaml --run r --set data.train=[train.en,short.de]": ["short.de", "train.en"],
     "train recipe.yaml --run r --set data.train=[bad.tsv]": ["bad.tsv", "line 2"],
-    "train recipe.yaml --set training.epochs=x": ["epochs", "'x'"],
-    "train recipe.yaml --set model.num_heads=3": ["num_heads=3"],
     "train recipe.yaml --set training.bach_tokens=5": [
         "recipe.yaml with training.bach_tokens=5",
         "'batch_tokens'",
@@ -35,6 +33,7 @@ MISTAKES = {
     ],
     "train recipe.yaml --run emptied": ["emptied/config.yaml", "nothing"],
     "doctor recipe.yaml --set epochs=5": ["SECTION.KEY=VALUE", "'epochs=5'"],
+    "doctor recipe.yaml --run run --set training.warmup_steps=7": ["another recipe"],
     "average no_run": ["no_run"],
     "average run --last 9": ["keeps only 2", "keep_last"],
     "average run --last 2 --output nodir/x.keras": ["nodir", "--output"],
@@ -44,6 +43,8 @@ MISTAKES = {
     "translate run --input run": ["Is a directory: run"],
     "translate run --input train.en --output nodir/out": ["nodir", "--output"],
     "translate run --n-best 5": ["n_best=5", "beam_size=4"],
+    "translate run --mbr 2 --n-best 3": ["`--n-best` must be at most `--mbr`. Received: 3, 2"],
+    "translate run --mbr 5 --beam-size 4": ["n_best=5", "beam_size=4"],
     "translate run --extra-length 2147483647": [
         "extra_length=2147483647",
         "from 0 to 1,000,000",

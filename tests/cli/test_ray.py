@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 
-from tests.cli.small_run import cli
+from tests.cli.small_run import succeed
 
 pytest.importorskip("ray", reason="needs the extra `ray`")
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.long]
@@ -42,12 +42,11 @@ def read(path):
 
 
 def test_no_line_is_lost_or_repeated_if_a_worker_is_killed(folder, tmp_path):
-    assert cli("export", "run", tmp_path / "ct2", "--format", "ctranslate2").exit_code == 0
+    succeed("export", "run", tmp_path / "ct2", "--format", "ctranslate2")
     source, whole = tmp_path / "source.txt", tmp_path / "whole.txt"
     text = make_text(folder / "small.tsv")
     source.write_text(text, "utf-8", newline="\n")
-    ran = cli("translate", tmp_path / "ct2", "--input", source, "--output", whole)
-    assert ran.exit_code == 0, ran.stderr
+    succeed("translate", tmp_path / "ct2", "--input", source, "--output", whole)
 
     program, parts, done = (tmp_path / name for name in ("translate_parts.py", "parts", "done"))
     program.write_text(re.search(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S)[1])

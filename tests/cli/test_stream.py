@@ -15,7 +15,7 @@ from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.keras_engine import KerasEngine
 from keras_transformer.decoding.saved_model import SavedModelEngine
-from tests.cli.small_run import CLI, cli
+from tests.cli.small_run import CLI, cli, succeed
 from tests.processes import Popen, run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -199,14 +199,6 @@ def test_memory_is_bounded(tmp_path):
     assert (tmp_path / "found.txt").read_bytes().count(b"\n") == number
 
 
-@pytest.fixture(scope="module")
-def engine(trained, tmp_path_factory):
-    """The folder of CTranslate2 of the run."""
-    engine = tmp_path_factory.mktemp("engine") / "ct2"
-    assert cli("export", trained / "run", engine, "--format", "ctranslate2").exit_code == 0
-    return engine
-
-
 def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, engine, tmp_path, monkeypatch):
     """Two chunks at a time, in order, with the search options that the engine has."""
     from keras_transformer import load_translator
@@ -218,8 +210,7 @@ def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, engine, tmp_pa
     piped = cli("translate", engine, "--beam-size", 2, stdin="\n".join(lines).encode())
     assert piped.stdout == expected, piped.stderr
     monkeypatch.setattr(texts, "CHUNK_BYTES", 500)
-    filed = cli("translate", engine, "--beam-size", 2, *FILES)
-    assert filed.exit_code == 0, filed.stderr
+    succeed("translate", engine, "--beam-size", 2, *FILES)
     assert len((tmp_path / "found.txt").read_text("utf-8").splitlines()) == len(lines)
     for words in (("--dtype", "float32"), ("--length-penalty", "gnmt")):
         refused = cli("translate", engine, *words)

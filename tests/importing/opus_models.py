@@ -233,6 +233,10 @@ def random_arrays(options, rng):
         yield f"{name}_ln_bias{suffix}", normal(1, width)
 
 
+def sentences(count):
+    return [source for source, _ in number_names("held_out", count)]
+
+
 def tokenizer_files(read):
     """Returns the tokens and the SentencePiece model of each tokenizer of a model."""
     return [(tokenizer.vocabulary, tokenizer.model_bytes) for tokenizer in read.tokenizers]
@@ -244,3 +248,9 @@ def weights_of(read):
     return {
         part.path: marian.weight_of(read.arrays[name], part.axes) for name, part in parts.items()
     }
+
+
+def assert_same_weights(found, expected):
+    assert found.keys() == expected.keys()
+    for path, array in expected.items():
+        np.testing.assert_array_equal(found[path], array, err_msg=path)

@@ -7,6 +7,7 @@ import tokenizer_agreement
 import keras_transformer as kt
 from tests.cli.small_run import cli
 from tests.importing import multilingual_models, opus_models
+from tests.importing.opus_models import sentences
 
 tensorflow = pytest.importorskip("tensorflow")
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only]
@@ -45,10 +46,6 @@ def in_new_language(count):
 def settings_of(languages):
     source, target = languages
     return {"source_language": source, "target_language": target, "max_length": 20}
-
-
-def sentences(count):
-    return [source for source, _ in kt.number_names("held_out", count)]
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from keras_transformer.data.number_corpus import number_names
 from keras_transformer.importing import importer
 from keras_transformer.importing.languages import M2M_100, NLLB_200
 from keras_transformer.importing.m2m_100 import read_tokenizer
-from tests.cli.small_run import cli
+from tests.cli.small_run import cli, succeed
 from tests.importing import multilingual_models, opus_models
+from tests.importing.opus_models import sentences
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only]
 
@@ -38,10 +39,6 @@ def imported(request, tmp_path_factory):
     translator = kt.load_run(run, source_language=source, target_language=target, max_length=20)
     assert len(notes) == (kind == "m2m")
     return kind, theirs, processor, translator, run
-
-
-def sentences(count):
-    return [source for source, _ in number_names("held_out", count, 0)]
 
 
 @pytest.mark.slow
@@ -269,8 +266,7 @@ def test_evaluate_prints_a_row_for_each_direction(imported, tmp_path):
     sides = ["source", "reference"] * 2
     pairs = [f"--{side}={tmp_path / name}" for side, name in zip(sides, files, strict=True)]
     languages = ["--source-language=en", f"--target-language=de,{targets[1]}"]
-    ran = cli("evaluate", run, *pairs, *languages, *search, "--samples=0")
-    assert ran.exit_code == 0, ran.stderr
+    ran = succeed("evaluate", run, *pairs, *languages, *search, "--samples=0")
     header, *rows = (line.split() for line in ran.stdout.splitlines() if ":" not in line)
     assert header == ["direction", "lines", "BLEU", "chrF2", "unfinished"]
     expected = []
@@ -291,8 +287,7 @@ def test_evaluate_prints_a_row_for_each_direction(imported, tmp_path):
     other = {"source": "b.en", "target": "b.xx", "languages": [source, targets[1]]}
     recipe["data"]["test"] = [first, other, other | {"languages": ["en", targets[1]]}]
     (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
-    ran = cli("evaluate", run, "--data", tmp_path, "--output", tmp_path / "out")
-    assert ran.exit_code == 0, ran.stderr
+    ran = succeed("evaluate", run, "--data", tmp_path, "--output", tmp_path / "out")
     one, two = json.loads((run / "report.json").read_text("utf-8"))["directions"]
     assert f"{one['chrF2']['value']:.2f}" == rows[0][3] and one["lines"] == 12
     assert f"{two['chrF2']['value']:.2f}" == rows[1][3] and two["lines"] == 10

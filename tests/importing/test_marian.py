@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.data.number_corpus import number_names
 from tests.importing import opus_models
+from tests.importing.opus_models import sentences
 
 pytestmark = [
     opus_models.needs_torch,
@@ -25,10 +25,6 @@ CONFIGURATIONS = {
         **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "d_model": 16},
     },
 }
-
-
-def sentences(count):
-    return [source for source, _ in number_names("held_out", count, 0)]
 
 
 FIRST, *OTHERS = CONFIGURATIONS

@@ -5,7 +5,6 @@ TensorFlow in this one, because only compiling differs there.
 """
 
 import json
-import warnings
 from dataclasses import dataclass, field
 
 import keras
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import layers
-from tests.builders import normal, padded_ids, run_fresh, to_numpy
+from tests.builders import normal, padded_ids, quantize, run_fresh, to_numpy
 
 BACKEND = keras.config.backend()
 # Equal sizes: JAX compiles each operation for each shape.
@@ -119,14 +118,6 @@ def train_a_step(model, inputs):
 
 def trainable(model):
     return {v.path for v in model.trainable_variables}
-
-
-def quantize(model):
-    with warnings.catch_warnings():
-        # Keras warns of each layer without `quantize`, such as its own `LayerNormalization`.
-        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
-        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
-        model.quantize("int8")
 
 
 def adapted(name, kind):

@@ -40,11 +40,6 @@ def test_layer_passes_the_layer_checks():
     check_layer(FeedForward, config, {"inputs": x})
 
 
-def test_width_that_is_not_positive_raises():
-    with pytest.raises(ValueError, match="`intermediate_dim` must .*Received: intermediate_dim=0"):
-        FeedForward(intermediate_dim=0)
-
-
 def test_inputs_of_length_0_keep_their_batch_axis():
     layer = built()
     assert tuple(layer(np.zeros((2, 0, 8))).shape)[:2] == (2, 0)

@@ -1,25 +1,25 @@
 """`float_weight` is the matrix by which a layer multiplies, whatever was done to the layer."""
 
-import warnings
-
 import keras
 import numpy as np
 import pytest
 
 from keras_transformer import layers
 from keras_transformer.layers.float_weight import float_weight
-from tests.builders import normal, to_numpy
+from tests.builders import normal, quantize, to_numpy
 
 D, UNITS = 8, 6
 HALF = 2.0**-7  # bfloat16 has 8 bits
 
 
-def quantized(layer, mode, **config):
-    kind = {"config": keras.quantizers.Int8QuantizationConfig(**config)} if config else mode
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
-        layer.quantize(**kind) if config else layer.quantize(kind)
+def quantized(layer, mode, **options):
+    quantize(layer, mode, **options)
     return layer
+
+
+def without_activations(layer):
+    config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    return quantized(layer, None, config=config)
 
 
 def with_lora(layer):
@@ -42,12 +42,10 @@ STATES = {
 }
 OF_DENSE = {
     "int8, LoRA": (lambda layer: with_lora(quantized(layer, "int8")), "float32", 1e-6),
-    "int8 weights only": (
-        lambda layer: quantized(layer, "int8", activation_quantizer=None), "float32", 1e-6,
-    ),
+    "int8 weights only": (without_activations, "float32", 1e-6),
     "int4": (lambda layer: quantized(layer, "int4"), "float32", "quantization_mode='int4'"),
     "float8": (lambda layer: quantized(layer, "float8"), "float32", "quantization_mode='float8'"),
-}  # fmt: skip
+}
 CASES = [
     pytest.param(name, *case, id=f"{name}: {state}")
     for name, states in (("kernel", STATES | OF_DENSE), ("embeddings", STATES))

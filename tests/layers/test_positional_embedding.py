@@ -122,22 +122,6 @@ def test_layer_passes_the_layer_checks(positions, mask_zero):
     check_layer(PositionalEmbedding, config, {"inputs": ids})
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"positions": "rotary"}, "`positions` must .*Received: positions='rotary'"),
-        ({"positions": "learned"}, "`max_sequence_length`.*Received: max_sequence_length=None"),
-        ({"first_position": -1}, "`first_position` must .*Received: first_position=-1"),
-        ({**LEARNED, "first_position": 1}, "`first_position` must .*Received: first_position=1"),
-        ({"hidden_dim": 0}, "`hidden_dim` must .*Received: hidden_dim=0"),
-        ({"vocabulary_size": 0}, "`vocabulary_size` must .*Received: vocabulary_size=0"),
-    ],
-)
-def test_wrong_argument_raises(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        PositionalEmbedding(**{"vocabulary_size": V, "hidden_dim": D, **arguments})
-
-
 @pytest.mark.parametrize("mask_zero", [False, True])
 def test_padding_is_masked_only_with_mask_zero(mask_zero):
     """Average pooling applies the mask, also that of hidden states, to the logits."""

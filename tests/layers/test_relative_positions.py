@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import EncoderBlock, MultiHeadAttention
+from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.layers.composite_layer import Projection
 from keras_transformer.layers.relative_positions import relative_similarity
 from tests.builders import assert_close, normal, randomize, to_numpy, weights_below
@@ -81,8 +81,3 @@ def test_distances_are_whole_numbers_at_any_length(dtype):
 def test_layers_pass_the_layer_checks():
     call = {"return_attention_scores": True}
     check_layer(MultiHeadAttention, SIZES, {"query": x, "value": x}, call, no_gradient=["key/bias"])
-
-
-def test_distance_that_is_not_positive_raises():
-    with pytest.raises(ValueError, match="`max_relative_position` must .*Received: .*=0"):
-        EncoderBlock(num_heads=N, intermediate_dim=4, max_relative_position=0)

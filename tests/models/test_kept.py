@@ -1,9 +1,9 @@
 """What a file, a copy and a config keep: what was done to parts, and the attributes of training."""
 
 import copy
+import functools
 import json
 import pickle
-import warnings
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from keras_transformer import SmoothedCrossEntropy, Transformer, TransformerConfig, layers
 from keras_transformer.models import TransformerDecoder, TransformerEncoder
-from tests.builders import normal, padded_ids, to_numpy, token_inputs
+from tests.builders import normal, padded_ids, quantize, to_numpy, token_inputs
 
 V, D, T = 11, 8, 4
 SIZES = {"num_heads": 2, "intermediate_dim": 16}
@@ -95,13 +95,7 @@ def lora_of_the_embedding(model):
 
 
 def int8(filters=None):
-    def int8(model):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
-            warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
-            model.quantize("int8", filters=filters)
-
-    return int8
+    return functools.partial(quantize, filters=filters)
 
 
 ROWS = {

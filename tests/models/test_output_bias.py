@@ -26,9 +26,7 @@ def log_probs_without(excluded, hidden, kernel, bias):
     return log_softmax(logits, axis=-1)
 
 
-@pytest.mark.parametrize(
-    "tie_embeddings, pad", [("all", None), ("none", None), ("none", 7), ("all", 49)]
-)
+@pytest.mark.parametrize("tie_embeddings, pad", [("all", None), ("none", 7), ("all", 49)])
 def test_bias_is_added_and_padding_may_have_no_share_of_the_softmax(tie_embeddings, pad, tmp_path):
     fields = SMALL | {"output_bias": True, "tie_embeddings": tie_embeddings}
     if pad is not None:

@@ -92,15 +92,16 @@ def test_weight_decay_spares_biases_and_layer_norms(tokenizers):
         np.testing.assert_allclose(np.array(variable), expected, rtol=1e-5, err_msg=variable.path)
 
 
-@pytest.mark.parametrize("setting", ["word_dropout", "subword_regularization"])
-def test_only_training_batches_have_noise(tokenizers, setting):
+def test_only_training_batches_have_noise(tokenizers):
+    def inputs_of(split, **training):
+        stream = build_stream(recipe(**training), ".", tokenizers, split, RunFolder("none"))
+        return stream.arrays(stream.batches(0)[0])[0]
+
     for split, is_noisy in (("train", True), ("validation", False)):
-        recipes = recipe(**{setting: 0.3}), recipe()
-        run = RunFolder("none")
-        streams = [build_stream(each, ".", tokenizers, split, run) for each in recipes]
-        noisy, usual = (stream.arrays(stream.batches(0)[0])[0] for stream in streams)
-        for side, token_ids in usual.items():
-            assert np.array_equal(noisy[side], token_ids) != is_noisy, side
+        usual = inputs_of(split)
+        for setting in ("word_dropout", "subword_regularization"):
+            for side, token_ids in inputs_of(split, **{setting: 0.3}).items():
+                assert np.array_equal(usual[side], token_ids) != is_noisy, (setting, side)
 
 
 @pytest.mark.parametrize(

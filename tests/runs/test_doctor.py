@@ -7,26 +7,21 @@ import subprocess
 import time
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+import tensorflow as tf
 
+from keras_transformer import Tokenizer, Transformer
 from keras_transformer.data.number_corpus import number_names
+from keras_transformer.data.sentencepiece_proto import ModelProto
+from keras_transformer.runs import RunFolder, device_check, doctor, workers
 from keras_transformer.runs.recipe import Recipe
+from keras_transformer.runs.trainer import Trainer
+from tests.cli.small_run import cli
+from tests.importing import opus_models
 from tests.processes import run
 
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-
-    from keras_transformer import Tokenizer, Transformer
-    from keras_transformer.data.sentencepiece_proto import ModelProto
-    from keras_transformer.runs import RunFolder, device_check, doctor, workers
-    from keras_transformer.runs.trainer import Trainer
-    from tests.importing import opus_models
-
-    MEMORY, LEARNING = doctor._Checks.memory, doctor._Checks.learning
-
+MEMORY, LEARNING = doctor._Checks.memory, doctor._Checks.learning
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 CHECKS = ["devices", "data", "vocabulary", "memory", "learning", "disk"]
@@ -314,27 +309,9 @@ def test_disk_too_full_for_the_checkpoints_fails_disk(untrained, folder, monkeyp
     ("passed", "exit_code"), [([True, True], 0), ([True, False], 1), ([False, None], 1)]
 )
 def test_exit_code_says_whether_all_checks_passed(monkeypatch, passed, exit_code):
-    from keras_transformer.cli import app
-
     findings = [doctor.Finding("data", value, "", 0.0) for value in passed]
     monkeypatch.setattr(doctor, "run_checks", lambda *args, **options: findings)
-    assert CliRunner().invoke(app, ["doctor", "number_names"]).exit_code == exit_code
-
-
-def test_mistake_in_the_recipe_ends_in_one_line_and_exit_code_2(folder, tmp_path):
-    from keras_transformer.cli import app
-
-    (tmp_path / "wrong.yaml").write_text("data: {train: [a.tsv]}\ntraining: {bach_tokens: 5}\n")
-    (tmp_path / "config.yaml").write_text(recipe(training={"warmup_steps": 7}).to_yaml())
-    (tmp_path / "tokenizer.model").touch()
-    (tmp_path / "right.yaml").write_text(recipe().to_yaml())
-    RunFolder(tmp_path).add_owned_files("config.yaml", "tokenizer.model")
-    for name, word in (("wrong.yaml", "bach_tokens"), ("right.yaml", "another recipe")):
-        words = ["doctor", str(tmp_path / name), "--data", str(folder), "--run", str(tmp_path)]
-        ran = CliRunner().invoke(app, words)
-        assert ran.exit_code == 2
-        assert ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1
-        assert word in ran.stderr
+    assert cli("doctor", "number_names").exit_code == exit_code
 
 
 def test_symbols_that_training_lacks_or_nothing_separates_are_named():

@@ -177,7 +177,6 @@ REFUSED = [
     (of({"file": "a.tsv", "weight": -1}), "`weight` must be a whole number"),
     (of({"file": "a.tsv", "weights": 2}), "Unknown key of CorpusSettings: 'weights'. Did you mean"),
     (of({"file": "a.tsv", "target": "b"}), "A corpus must have .* Received: file, target"),
-    (of({"source": "a.en"}), "A corpus must have .* Received: source"),
     (of({"weight": 2}), "A corpus must have .* Received: none"),
     (of({"number_names": "test", "size": 3}), "`number_names` must be one of train, held_out"),
     (of({"file": "a.csv", "columns": ["en"]}), r"`columns` must be two names"),

@@ -96,13 +96,6 @@ BROKEN = {
         {"vocabulary": {"size": 299}, "training": TRAINING | {"init_from": "{original}"}},
         "`size` of `vocabulary` must be left out: .* that of `init_from`.* Received: size=299",
     ),
-    "a normalization beside another run": (
-        {
-            "vocabulary": {"normalization": "nfkc"},
-            "training": TRAINING | {"init_from": "{original}"},
-        },
-        "`normalization` of `vocabulary` must be left out",
-    ),
     "two vocabularies beside another run": (
         {"vocabulary": {"joint": False}, "training": TRAINING | {"init_from": "{original}"}},
         "`joint` of `vocabulary` must be True",

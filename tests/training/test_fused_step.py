@@ -107,15 +107,6 @@ def test_several_jax_devices_need_the_logits(caplog):
     assert ["JAX devices" in message for message in caplog.messages] == [True]
 
 
-def test_hidden_states_are_the_inputs_of_the_last_product():
-    for tied in ("all", "none"):
-        model = randomize(Transformer(**FIELDS, tie_embeddings=tied))
-        hidden = model([SOURCE, TARGET], return_hidden=True)
-        assert hidden.shape == (*TARGET.shape, 8)
-        logits = to_numpy(hidden) @ to_numpy(model.output_kernel).T
-        assert_close(logits, to_numpy(model([SOURCE, TARGET])), 1e-5)
-
-
 def test_a_quantized_model_has_no_kernel():
     model = Transformer(**FIELDS)
     model.encoder.embedding.quantize("int8")

@@ -89,7 +89,7 @@ def test_smoothing_outside_its_range_is_refused(smoothing):
         SmoothedCrossEntropy(smoothing)
 
 
-@pytest.mark.parametrize("label", [-1, V, V + 7])
+@pytest.mark.parametrize("label", [-1, V])
 @pytest.mark.parametrize("make", [SmoothedCrossEntropy, Perplexity])
 def test_label_outside_the_vocabulary_gives_nan_unless_its_weight_is_0(make, label):
     labels, logits = np.array([[1, label]]), np.zeros((1, 2, V), "float32")

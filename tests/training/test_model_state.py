@@ -158,25 +158,22 @@ def without(state, name):
 LAST = "model/model/second/bias"
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (lambda state: without(state, LAST), f"{LAST} is missing"),
-        (lambda state: state | {"model/new": np.zeros(1)}, "model/new is not in the model"),
-        (lambda state: state | {LAST: np.zeros(3)}, rf"{LAST} has shape \(3,\), in the .*\(2,\)"),
-        (lambda state: state | {LAST: np.zeros((1, 2))}, r"shape \(1, 2\)"),
-        (lambda state: without(state, "optimizer/adam/iteration"), "adam/iteration is missing"),
-        (lambda state: without(state, "metrics/loss/0"), "metrics/loss/0 is missing"),
-        (lambda state: {}, "is missing;.* and 14 more. Build and compile"),
-    ],
-)
-def test_state_that_does_not_match_changes_nothing(change, error):
+def test_state_that_does_not_match_changes_nothing():
     model = train(small_model(), 0, 1)
     before = model_state(model)
     other = {name: array + 1 for name, array in before.items()}
-    with pytest.raises(ValueError, match=error):
-        restore_model_state(model, change(other))
-    assert_same_arrays(model_state(model), before)
+    for wrong, error in (
+        (without(other, LAST), f"{LAST} is missing"),
+        (other | {"model/new": np.zeros(1)}, "model/new is not in the model"),
+        (other | {LAST: np.zeros(3)}, rf"{LAST} has shape \(3,\), in the .*\(2,\)"),
+        (other | {LAST: np.zeros((1, 2))}, r"shape \(1, 2\)"),
+        (without(other, "optimizer/adam/iteration"), "adam/iteration is missing"),
+        (without(other, "metrics/loss/0"), "metrics/loss/0 is missing"),
+        ({}, "is missing;.* and 14 more. Build and compile"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            restore_model_state(model, wrong)
+        assert_same_arrays(model_state(model), before)
 
 
 def test_state_of_a_different_model_is_rejected():
