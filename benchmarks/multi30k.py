@@ -31,6 +31,7 @@ from scored_runs import (
     SEARCHES,
     TEXT,
     averaged,
+    command_of,
     read_results,
     score_run,
     table,
@@ -67,8 +68,7 @@ def measure(name, data, runs, settings):
     recipe = Recipe.load("multi30k_en_de", [*RUNS[name], *settings])
     found = train_run(recipe, data, runs / name)
     _, references = recipe.data.test
-    changed = ["--set", *settings] if settings else []
-    command = " ".join(["python benchmarks/multi30k.py --only", name, *changed])
+    command = command_of(["python benchmarks/multi30k.py --only", name], settings)
 
     def keep(column, translations, model):
         if column == CHOSEN:

@@ -111,6 +111,11 @@ def sides_of(recipe, split, data):
     return [list(side) for side in zip(*recipe.data.pairs(split, data), strict=True)]
 
 
+def command_of(words, settings):
+    """Returns a command with the changed settings of its recipe, as text."""
+    return " ".join([*words, *(["--set", *settings] if settings else [])])
+
+
 def write_pairs(path, pairs):
     """Writes a corpus: a source, a tab and its target on each line."""
     path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")

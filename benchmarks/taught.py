@@ -36,6 +36,7 @@ from scored_runs import (
     SEARCHES,
     TEXT,
     averaged,
+    command_of,
     read_results,
     sides_of,
     table,
@@ -113,8 +114,7 @@ class Family:
     def command(self):
         """What trains and scores these models."""
         words = ["--pair", self.pair, "--seeds", *map(str, self.seeds)]
-        changed = ["--set", *self.settings] if self.settings else []
-        return " ".join(["python benchmarks/taught.py", *words, *changed])
+        return command_of(["python benchmarks/taught.py", *words], self.settings)
 
     def recipe(self, seed):
         """Returns the recipe of a model that learns alone."""

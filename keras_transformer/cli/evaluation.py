@@ -158,8 +158,9 @@ def plot(
 
     def draw(scores, query, key):
         (query_tokens, query_label), (key_tokens, key_label) = query, key
-        labels = query_label, key_label
-        return plotting.plot_attention(scores, query_tokens, key_tokens, text, *labels)
+        return plotting.plot_attention(
+            scores, query_tokens, key_tokens, text, query_label, key_label
+        )
 
     embedding = translator.model.encoder.embedding
     positions = list(range(min(64, embedding.max_sequence_length or 64)))

@@ -38,9 +38,7 @@ def language_tokens(
             f"{len(language_ids)} languages, such as {', '.join([*language_ids][:3])}."
         )
     codes = languages_of_lines(language, name, count)
-    distinct = (
-        {language} if isinstance(language, str) else {*codes}
-    )  # checked even if there are no lines
+    distinct = _distinct(language, codes)
     tokens = {code: language_ids[find_language(code, name, language_ids)] for code in distinct}
     return [tokens[code] for code in codes]
 
@@ -64,8 +62,7 @@ def tag_lines(
             with a tag that the model lacks, or with the tag of another language.
     """
     languages = languages_of_lines(language, "target_language", len(lines))
-    # One code for all lines is checked even if there are no lines.
-    for code in dict.fromkeys([language] if isinstance(language, str) else languages):
+    for code in _distinct(language, languages):
         if code is not None and code not in codes:
             known = ", ".join(codes) or "it has none"
             raise ValueError(UNKNOWN_LANGUAGE.format(known, code))
@@ -109,6 +106,11 @@ def languages_of_lines(language: Any, name: str, count: int) -> list[Any]:
             f"{count} lines"
         )
     return [*language]
+
+
+def _distinct(language, codes):
+    """Returns the codes to check: one code for all lines is checked even if there are no lines."""
+    return [language] if isinstance(language, str) else [*dict.fromkeys(codes)]
 
 
 def split_tag(line):

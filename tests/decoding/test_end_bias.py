@@ -1,6 +1,5 @@
 """A bias of the end token against logits and a greedy search that are computed without it."""
 
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +13,7 @@ from tests.builders import (
     assert_close,
     new_transformer,
     padded_ids,
+    quantize,
     randomize,
     to_numpy,
     token_inputs,
@@ -71,13 +71,6 @@ def test_logits_are_those_of_numpy_with_the_bias_at_the_end_token(fields, tmp_pa
     np.testing.assert_array_equal(to_numpy(model(INPUTS)), before)
 
 
-def int8(model):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
-        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
-        model.quantize("int8")
-
-
 def lora(model):
     model.decoder.blocks[0].enable_lora(2)
 
@@ -86,7 +79,7 @@ def frozen(model):
     model.trainable = False
 
 
-@pytest.mark.parametrize("adapt", [int8, lora, frozen])
+@pytest.mark.parametrize("adapt", [quantize, lora, frozen])
 @pytest.mark.parametrize("tie", ["all", pytest.param("none", marks=pytest.mark.long)])
 def test_what_was_done_to_the_model_is_kept(adapt, tie):
     model = new_transformer(**SMALL | {"tie_embeddings": tie})

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import warnings
 from dataclasses import replace
 
 import keras
@@ -20,7 +19,7 @@ from keras_transformer import (
 )
 from keras_transformer.data import number_names
 from keras_transformer.models import TransformerDecoder
-from tests.builders import normal, randomize
+from tests.builders import normal, quantize, randomize
 from tests.decoding.test_translator import LINES, make_translator
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -112,13 +111,6 @@ def test_hypotheses_and_scores_are_ours(options, tmp_path):
             np.testing.assert_allclose(scores, [score for _, score in others], rtol=1e-4)
 
 
-def quantize(model, filters=None, **kind):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
-        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
-        model.quantize(filters=filters, **(kind or {"mode": "int8"}))
-
-
 def add_lora(model):
     for layer in (model.encoder.blocks[0], model.decoder.blocks[1], model.encoder.embedding):
         layer.enable_lora(2, lora_alpha=6)
@@ -128,7 +120,7 @@ def add_lora(model):
 
 def weights_only(model, filters=None):
     config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
-    quantize(model, filters, config=config)
+    quantize(model, None, filters=filters, config=config)
 
 
 def add_lora_to_int8(model):
@@ -145,11 +137,11 @@ STATES = {
     "int8": (quantize, {}, 0.05),
     "int8, weights alone": (weights_only, {}, 1e-4),
     "int8, weights alone, untied": (weights_only, {"tie_embeddings": "none"}, 1e-4),
-    "int8 in part": (lambda model: quantize(model, "intermediate"), {}, 0.05),
+    "int8 in part": (lambda model: quantize(model, filters="intermediate"), {}, 0.05),
     "int8 weights in part": (lambda model: weights_only(model, "intermediate"), {}, 1e-4),
     "LoRA on int8": (add_lora_to_int8, {}, 1e-4),
-    "int4": (lambda model: quantize(model, "output", mode="int4"), {}, "_mode='int4'"),
-    "float8": (lambda model: quantize(model, "value", mode="float8"), {}, "_mode='float8'"),
+    "int4": (lambda model: quantize(model, "int4", filters="output"), {}, "_mode='int4'"),
+    "float8": (lambda model: quantize(model, "float8", filters="value"), {}, "_mode='float8'"),
 }
 
 
