@@ -70,7 +70,7 @@ class SearchSettings(Settings):
         "rounded down.",
         at_least=0,
         at_most=1_000,
-        default_text="`1.0`, or to what 99.9% of a run's training pairs need",
+        default_text="`1.0`, or what 99.9% of the training pairs of a run need",
         may_change=True,
     )
     extra_length: int = setting(

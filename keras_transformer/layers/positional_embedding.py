@@ -207,6 +207,11 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         super().save_own_variables(_UncopiedStore(store))
 
     def load_own_variables(self, store: Any) -> None:
+        if self.last_rows is not None:
+            raise ValueError(
+                f"Weights of {self.name!r} must be loaded before `train_last_rows`, because a file "
+                f"holds one matrix. Received: {self.last_rows.shape[0]} rows that are trained"
+            )
         try:
             super().load_own_variables(store)
         except ValueError as error:

@@ -130,7 +130,9 @@ def _is_alone(distribution, devices):
 
 def _number_of_gpus():
     if keras.config.backend() != "tensorflow":
-        return sum(not name.startswith("cpu") for name in keras.distribution.list_devices())
+        return sum(
+            not name.startswith(("cpu", "tpu")) for name in keras.distribution.list_devices()
+        )
     import tensorflow as tf
 
     return len(tf.config.list_physical_devices("GPU"))

@@ -125,7 +125,7 @@ def _fold(add, sums, rows, number):
 
 def _to_rows(data):
     """Returns the rows of a batch, without those that `_fill_up` added."""
-    if len(data) == 4:
+    if len(data) == 4 and objective.num_devices() > 1:
         *data, marker = data
         num_rows = marker.shape[1]
         data = keras.tree.map_structure(lambda tensor: tensor[:num_rows], data)

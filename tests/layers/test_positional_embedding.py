@@ -114,6 +114,21 @@ def test_matrix_and_positions_have_an_initializer_each():
     assert 0.2 < positions.std() * D**0.5 < 2, "the paper's normal distribution"
 
 
+def test_weights_are_loaded_before_the_last_rows_are_trained_alone():
+    """A file holds one matrix, also of a layer that trains its last rows."""
+    store = {}
+    layer = built()
+    layer.train_last_rows(2)
+    layer.last_rows.assign(layer.last_rows + 1)
+    expected = to_numpy(layer(ids))
+    layer.save_own_variables(store)
+    with pytest.raises(ValueError, match="before `train_last_rows`"):
+        layer.load_own_variables(store)
+    other = built()
+    other.load_own_variables({name: np.array(value) for name, value in store.items()})
+    assert_close(other(ids), expected)
+
+
 @pytest.mark.parametrize(
     "positions, mask_zero", [({}, True), (TENSOR2TENSOR, False), (LEARNED, True)]
 )
