@@ -15,11 +15,10 @@ from keras_transformer.atomic_file import atomic_path, write_text
 from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.journal import Journal
 from keras_transformer.cli.progress import sentence_progress
+from keras_transformer.decoding.text_settings import WHOLE_LINES
 from keras_transformer.settings import read_yaml, yaml_text
 from keras_transformer.texts import count_lines, lines_of, read_chunks
 
-# Each line is translated whole; `kept_pairs` leaves out lines that were cut off.
-WHOLE = {"on_too_long": "truncate", "split": "lines", "protect": ()}
 # Characters that a file of lines would not keep: ends of lines, and the byte order mark.
 NO_TEXT = frozenset("\r\n\ufeff")
 
@@ -103,7 +102,8 @@ def distil(
     pairs = parsed.data.pairs("train", data) if corpus else ()
     to_translate = (target if reverse else source for source, target in pairs)
     lines = itertools.chain(to_translate, read_lines(text) if text else ())
-    translator = translators.load_folders(teachers, **settings | WHOLE)
+    # `kept_pairs` leaves out lines that were cut off.
+    translator = translators.load_folders(teachers, **settings | WHOLE_LINES)
     translations_file = with_ending(output, "jsonl")
     translate_lines(translator, teachers, lines, n_best, translations_file)
     distilled = kept_pairs(translations_file, reverse, min_probability, max_length_ratio)

@@ -12,7 +12,7 @@ from keras_transformer.cli.backend import backend_name, require_tensorflow
 from keras_transformer.cli.end_bias import TEXT, EndBias, EndBiasOption
 from keras_transformer.cli.translators import load_runs
 from keras_transformer.console import console
-from keras_transformer.data.language_codes import LANGUAGES
+from keras_transformer.data.language_codes import LANGUAGES, find_language
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.text_settings import TextSettings, divided
 from keras_transformer.texts import lines_of, shown
@@ -76,10 +76,11 @@ def export(
     lines = None if examples is None else list(read_lines(examples))
     asked_bias = EndBias.read(end_bias, runs[0], text)
     translator = load_runs(runs, model, **settings)
-    if translator.source_tokenizer.language_ids:
+    if ids := translator.source_tokenizer.language_ids:
         from keras_transformer.decoding.translator import Translator
 
-        asked = {name: code for name, code in codes.items() if code is not None}
+        # In the model's own codes, as the menu of the server's page has them.
+        asked = {name: find_language(code, name, ids) for name, code in codes.items() if code}
         translator = Translator(translator.engine, **translator.all_settings | asked)
     card = model_card(runs[0], codes)
     tags = translator.languages

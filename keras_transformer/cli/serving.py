@@ -43,6 +43,7 @@ def translator_loader(folder, **options):
 
 
 @commands.command()
+@options.expand("settings", {"protect": (Protect, None)})
 @options.expand(
     "limits",
     {
@@ -78,7 +79,7 @@ def serve(
     sentences: Annotated[
         bool, typer.Option("--sentences/--lines", help="/translate splits lines into sentences.")
     ] = True,
-    protect: Protect = None,
+    settings: dict[str, Any],
     forwarded_allow_ips: Annotated[
         str,
         typer.Option(help="Proxies, as 10.0.0.1,10.1.0.0/16, whose X-Forwarded-For is believed."),
@@ -106,8 +107,7 @@ def serve(
         max_batch=max_batch,
         workers=workers,
         cors_origins=cors_origin or (),
-        settings={"split": "sentences" if sentences else "lines"}
-        | ({"protect": protect} if protect else {}),
+        settings={"split": "sentences" if sentences else "lines"} | settings,
         proxies=forwarded_allow_ips,
     )
 

@@ -11,6 +11,9 @@ from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.decoding.protected_text import finders
 from keras_transformer.settings import Settings, setting
 
+# The settings with which a line is one row of token ids.
+WHOLE_LINES: dict[str, Any] = {"on_too_long": "truncate", "split": "lines", "protect": ()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(Settings):

@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -88,7 +87,8 @@ def serve(
 
 def _exit():
     """Ends the process even if a thread runs the model: Python would wait for the thread."""
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # nobody reads the log any more, or its disk is full
+        print(end="", flush=True)
     os._exit(0)
 
 
@@ -131,9 +131,10 @@ def _warm_up(translator):
     """Translates and scores lines of a few lengths: first calls are slow."""
     for words in WARM_UP_WORDS:
         line = "a " * words
-        translator.score(line, line)
+        with contextlib.suppress(ValueError):  # more tokens than the model has learned positions
+            translator.score(line, line)
         for n_best in (1, translator.settings.max_hypotheses):
-            translator(line, n_best=n_best)
+            translator(line, n_best=n_best, on_too_long="truncate")
 
 
 class _Server(uvicorn.Server):

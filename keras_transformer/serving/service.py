@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.request import Request
+from keras_transformer.decoding.text_settings import WHOLE_LINES
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.serving.batching import Batcher, QueueFull, Row
 from keras_transformer.serving.errors import RequestError
@@ -195,9 +196,8 @@ class Service:
     async def search_tree(self, lines: list[str], client: Hashable = None) -> list[Any]:
         """Returns what the search does with each line: `SearchTree` of `Engine.search_tree`."""
         self.limits.check_texts(lines)
-        options: dict[str, Any] = {"on_too_long": "truncate", "split": "lines", "protect": ()}
         with _request_errors():
-            request = await run_in_threadpool(self.translator.request, lines, **options)
+            request = await run_in_threadpool(self.translator.request, lines, **WHOLE_LINES)
         async with self._time_limit():
             return await self._submit(Trees(), request.columns, client)
 

@@ -222,9 +222,16 @@ async def _translate_n_best(service, client, text, **options):
             max_length=SearchSettings.rule("max_length").nearest(arguments["max_length"]),
         )
 
-    requests = [translate(values, numbers) for values, numbers in groups.items()]
+    requests = [
+        asyncio.ensure_future(translate(values, numbers)) for values, numbers in groups.items()
+    ]
+    try:
+        lines_of_groups = await asyncio.gather(*requests)
+    finally:
+        for request in requests:  # if one is refused, nobody waits for the others
+            request.cancel()
     answers: list[Any] = [None] * len(text)
-    for numbers, lines in zip(groups.values(), await asyncio.gather(*requests), strict=True):
+    for numbers, lines in zip(groups.values(), lines_of_groups, strict=True):
         for number, ranks in zip(numbers, lines, strict=True):
             rank_values = [(h.text, h.score, len(h.tokens), h.unfinished) for h in ranks]
             line_values = ranks[0].dropped_tokens > 0, ranks[0].protected

@@ -5,9 +5,11 @@ import math
 import operator
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_transformer import types
+from keras_transformer.decoding.saved_model import SavedModelEngine
+from keras_transformer.decoding.text_settings import WHOLE_LINES
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.texts import lines_of
 
@@ -48,9 +50,12 @@ def verify(translator: Translator, folder: types.Path) -> Iterator[Verified]:
         ValueError: if a line is not an example.
     """
     examples = _examples(Path(folder) / "examples.jsonl")
+    # The examples of a SavedModel are answers of its graph, which neither splits nor protects.
+    is_graph = isinstance(translator.engine, SavedModelEngine)
+    settings: dict[str, Any] = WHOLE_LINES if is_graph else {}
     for start in range(0, len(examples), BATCH_LINES):
         batch = examples[start : start + BATCH_LINES]
-        answers = translator([text for text, *_ in batch], n_best=1)
+        answers = translator([text for text, *_ in batch], n_best=1, **settings)
         for (line, expected, score), (best, *_) in zip(batch, answers, strict=True):
             received = best.score if math.isfinite(best.score) else None
             yield Verified(line, expected, best.text, _difference(score, received))

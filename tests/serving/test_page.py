@@ -320,6 +320,21 @@ def test_page_fits_each_model_and_no_text_becomes_html(page):
     page.insert(">>deu<< ")
     page.wait(lambda: page.translations() == [">>DEU<< A DOG"])
 
+    # Tokens of languages: no tag, and first in the menu is what the model was exported with.
+    codes = {
+        "source_languages": ["deu_Latn", "fra_Latn"],
+        "target_languages": ["deu_Latn", "fra_Latn"],
+    }
+    search = {"beam_size": 4, "target_language": "fra_Latn"}
+    page.server.card = {**page_server.CARD, **codes, "search": search}
+    page.server.signatures["translate_n_best"] = lambda text, target_language: (
+        page_server.translate_n_best([f"{target_language[0]} {line}" for line in text])
+    )
+    page.open().insert(">>deu<< a dog")
+    page.wait(lambda: page.translations() == ["FRA_LATN >>DEU<< A DOG"])
+    page.find("#language").send_keys("German")
+    page.wait(lambda: page.translations() == ["DEU_LATN >>DEU<< A DOG"])
+
     page.server.card = page_server.CARD | {"name": HOSTILE}
     page.server.signatures["translate_n_best"] = lambda text: {
         "translations": [[HOSTILE, "x " + HOSTILE]] * len(text),
