@@ -115,7 +115,8 @@ class Tokenizer(TokenizerLike):
 
         Raises:
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
-            FileNotFoundError, CorpusError: the errors of `read_lines`.
+            FileExistsError: as `save`.
+            FileNotFoundError, CorpusError: as `read_lines`.
         """
         return cls.train_on_lines(read_lines(files), vocabulary_size, path, **options)
 
@@ -168,6 +169,7 @@ class Tokenizer(TokenizerLike):
         Raises:
             TypeError: if `lines` is not an iterable of strings.
             ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
+            FileExistsError: as `save`.
 
         Reference:
             [Kudo and Richardson, 2018](https://aclanthology.org/D18-2012), SentencePiece.
@@ -435,6 +437,7 @@ class Tokenizer(TokenizerLike):
         Each file is written atomically. Missing folders are made.
 
         Raises:
+            FileExistsError: if `path` is new, and the `*.spm` file beside it is another model.
             ValueError: if `kind` is `"functions"`, because KerasHub's layers have no file, or if
                 `path` ends in `.spm`.
         """

@@ -33,6 +33,7 @@ def write_tokenizer(path: Path, tokenizer: TokenizerLike, pieces: Any = None) ->
             cannot encode text.
 
     Raises:
+        FileExistsError: if the model would replace that of another tokenizer.
         ValueError: if `path` is that of a SentencePiece model, `*.spm`.
     """
     path = pathlib.Path(path)
@@ -41,6 +42,7 @@ def write_tokenizer(path: Path, tokenizer: TokenizerLike, pieces: Any = None) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     model = None if pieces is None else pieces.model_bytes or None
     if model is not None:
+        _require_no_other_model(path, model)
         with atomic_path(model_file(path), unique=True) as partial:
             partial.write_bytes(model)
     entries = {
@@ -56,6 +58,17 @@ def write_tokenizer(path: Path, tokenizer: TokenizerLike, pieces: Any = None) ->
         "vocabulary": [*tokenizer.vocabulary],
     }
     write_text(path, json.dumps(entries, ensure_ascii=False, indent=0) + "\n", unique=True)
+
+
+def _require_no_other_model(path, model):
+    """Raises an error if `path` is a new file, and another model has the name of its model."""
+    file = model_file(path)
+    if file.is_file() and not path.exists() and file.read_bytes() != model:
+        raise FileExistsError(
+            "`path` must have a name of its own in front of its ending: the model beside it would "
+            f"replace that of another tokenizer. Received: path={str(path)!r}, and {str(file)!r} "
+            f"exists. Choose another name, or move {file.name}"
+        )
 
 
 def read_tokenizer(path: Path) -> tuple[Any, Vocabulary, str | None]:

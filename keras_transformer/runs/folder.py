@@ -133,6 +133,7 @@ class RunFolder:
         try:
             lock = file_lock(self.lock_file, "training this run")
             with lock, contextlib.ExitStack() as stack:
+                shutil.rmtree(self.staging, ignore_errors=True)  # of a killed process
                 stack.callback(shutil.rmtree, self.staging, ignore_errors=True)
                 yield
         finally:

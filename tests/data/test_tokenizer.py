@@ -215,6 +215,19 @@ def test_model_of_another_file_is_refused(tokenizer, tmp_path):
         Tokenizer.load(tmp_path / "m.json")
 
 
+def test_model_of_another_tokenizer_is_not_replaced(tokenizer, tmp_path):
+    other = tokenizer.with_language("new", "__new__", ["zzz"])  # another model
+    for name in ("a.en", "a.de"):
+        tokenizer.save(tmp_path / name)
+    with pytest.raises(FileExistsError, match=r"a\.fr.*a\.spm.*Choose another name"):
+        other.save(tmp_path / "a.fr")
+    assert not (tmp_path / "a.fr").exists()
+    assert Tokenizer.load(tmp_path / "a.en").fingerprint() == tokenizer.fingerprint()
+    for each in (tokenizer, other):
+        each.save(tmp_path / "b")
+    assert Tokenizer.load(tmp_path / "b").fingerprint() == other.fingerprint()
+
+
 def saved(path):
     Tokenizer.words(["a"]).save(path)
 

@@ -146,10 +146,11 @@ def test_lock_deletes_the_folders_it_made_if_they_stay_empty(tmp_path):
     with run.locked():
         run.add_owned_files("config.yaml")
     assert list(tree(tmp_path)) == ["a", "a/b", "a/b/run.json"]
-    (tmp_path / "mine").mkdir()
-    with RunFolder(tmp_path / "mine").locked():
-        pass
-    assert (tmp_path / "mine").is_dir()
+    mine = RunFolder(tmp_path / "mine")
+    mine.staging.mkdir(parents=True)  # a killed process left it
+    with mine.locked():
+        assert not mine.staging.exists()
+    assert mine.path.is_dir()
 
 
 def test_two_that_add_entries_at_once_lose_none(tmp_path):
