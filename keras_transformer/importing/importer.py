@@ -38,7 +38,7 @@ from keras_transformer.training.model_state import save_model
 
 # Names of the files that are taken out of a zip file, and the maximum of their bytes; the largest
 # models have some 1 GB.
-UNPACKED = r".+\.(npz|yml|spm|bpe|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
+UNPACKED = r".+\.(npz|yml|spm|bpe|model|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
 LARGEST = 8 * 2**30
 # Maximum number of elements of an array that are converted at once.
 BLOCK_SIZE = 2**24

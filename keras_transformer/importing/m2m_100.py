@@ -4,6 +4,7 @@ A source is the token of its language, the text and the end token; the decoder s
 token and the token of the translation's language.
 """
 
+import operator
 import re
 from pathlib import Path
 
@@ -52,6 +53,14 @@ def read_tokenizer(folder: Path, vocabulary_size: int) -> tuple[Tokenizer, list[
     else:
         ids, codes = _nllb_ids(folder, proto)
         notes = []
+    tokens = {token_id: token for token, token_id in ids.items()}
+    if replaced := [token for token, token_id in ids.items() if tokens[token_id] != token]:
+        token, token_id = replaced[0], ids[replaced[0]]
+        raise ValueError(
+            f"{folder}: each token must have an id of its own. Received: {token!r} and "
+            f"{tokens[token_id]!r} with the id {token_id}. See `added_tokens_decoder` in "
+            "tokenizer_config.json."
+        )
     special_ids = {piece: ids[piece] for piece in SPECIAL_PIECES}
     if [*special_ids.values()] != [0, 1, 2, 3]:
         raise ValueError(
@@ -87,13 +96,14 @@ def _nllb_ids(folder, proto):
     The ids of pieces are those of SentencePiece plus 1: its first three pieces are special tokens,
     and the model has four of these.
     """
-    pieces = [piece.piece for piece in proto.pieces][3:]
-    codes = _stated_languages(folder, r"([a-z]{3}_[A-Z][a-z]{3})") or languages.NLLB_200
-    tokens = [*SPECIAL_PIECES, *pieces, *codes, MASK]
-    ids = {token: token_id for token_id, token in enumerate(tokens)}
-    if len(ids) < len(tokens):
+    pieces = [*SPECIAL_PIECES, *[piece.piece for piece in proto.pieces][3:]]
+    pattern = r"([a-z]{3}_[A-Z][a-z]{3})"
+    codes = _language_ids(folder, pattern, len(pieces), languages.NLLB_200)
+    added = codes | {MASK: _stated_ids(folder).get(MASK, max(codes.values()) + 1)}
+    ids = {piece: token_id for token_id, piece in enumerate(pieces)} | added
+    if len(ids) < len(pieces) + len(added):
         raise ValueError(f"{folder / MODEL_FILE}: a piece must not be spelled like a language.")
-    return ids, {code: ids[code] for code in codes}
+    return ids, codes
 
 
 def _m2m_100_ids(folder, proto):
@@ -103,8 +113,7 @@ def _m2m_100_ids(folder, proto):
     is_valid = all(type(i) is int for i in ids.values())
     if not is_valid or sorted(ids.values()) != list(range(len(ids))):
         raise ValueError(f"{path} must map each piece to its id, and the ids must be 0, 1, 2, ...")
-    codes = _stated_languages(folder, r"__([a-z]{2,3})__") or languages.M2M_100
-    language_ids = {code: len(ids) + index for index, code in enumerate(codes)}
+    codes = _language_ids(folder, r"__([a-z]{2,3})__", len(ids), languages.M2M_100)
     lost = [p.piece for p in proto.pieces if p.type == NORMAL and p.piece not in ids]
     notes = []
     if lost:
@@ -112,32 +121,55 @@ def _m2m_100_ids(folder, proto):
             f"{len(lost):,} pieces of {MODEL_FILE} are not in {path.name}, and become unknown, "
             f"such as {', '.join(lost[:3])}"
         )
-    return ids | {f"__{code}__": i for code, i in language_ids.items()}, language_ids, notes
+    return ids | {f"__{code}__": token_id for code, token_id in codes.items()}, codes, notes
 
 
-def _stated_languages(folder, pattern):
-    """Returns the codes that the files of the tokenizer list, in the order of their ids.
+def _language_ids(folder, pattern, first_id, published):
+    """Returns `{code: id}` of the languages, in the order of their ids.
 
-    `[]` if they list none. Versions of `transformers` list them in different places.
+    Since version 4.34, `transformers` writes the ids. Versions before list the languages in the
+    order of their ids, in different places.
 
     Args:
         folder: path of the folder.
         pattern: regular expression of a token, whose group is the code.
+        first_id: the id of the first language, if the files state no ids.
+        published: the codes, if the files list none.
     """
+    stated_ids = _stated_ids(folder)
+    if stated := {code: stated_ids[token] for code, token in _codes(pattern, stated_ids).items()}:
+        return stated
+    codes = _listed_languages(folder, pattern) or published
+    return {code: first_id + index for index, code in enumerate(codes)}
+
+
+def _stated_ids(folder):
+    """Returns `{token: id}` of the tokens whose ids the files state, in the order of the ids."""
+    entries = files.read_optional(folder, "tokenizer_config.json").get("added_tokens_decoder") or {}
+    ids = {_text(token): int(token_id) for token_id, token in entries.items()}
+    return dict(sorted(ids.items(), key=operator.itemgetter(1)))
+
+
+def _listed_languages(folder, pattern):
+    """Returns the codes of the languages that the files list; `[]` if they list none."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         entries = files.read_optional(folder, name)
-        tokens_by_id = entries.get("added_tokens_decoder") or {}
-        added_tokens = [tokens_by_id[key] for key in sorted(tokens_by_id, key=int)]
-        for tokens in (
-            entries.get("additional_special_tokens"),
-            entries.get("extra_special_tokens"),
-            added_tokens,
-        ):
-            texts = tokens.values() if isinstance(tokens, dict) else tokens or []
-            texts = [t["content"] if isinstance(t, dict) else str(t) for t in texts]
-            if codes := [match[1] for text in texts if (match := re.fullmatch(pattern, text))]:
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            tokens = entries.get(key) or []
+            texts = map(_text, tokens.values() if isinstance(tokens, dict) else tokens)
+            if codes := [*_codes(pattern, texts)]:
                 return codes
     return []
+
+
+def _codes(pattern, tokens):
+    """Returns `{code: token}` of the tokens of languages."""
+    return {match[1]: token for token in tokens if (match := re.fullmatch(pattern, token))}
+
+
+def _text(token):
+    """Returns the text of a token, which files of `transformers` hold alone or with options."""
+    return token["content"] if isinstance(token, dict) else str(token)
 
 
 M2M_100 = Family(

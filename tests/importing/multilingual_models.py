@@ -9,16 +9,22 @@ import tokenizer_agreement
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.importing.languages import NLLB_200
 
-# Places where versions of `transformers` list the languages of NLLB.
+
+def stated_ids(tokens):
+    """Settings of a tokenizer, not in the order of the ids; `tokens` maps each id to its token."""
+    return {"added_tokens_decoder": {str(i): {"content": tokens[i]} for i in reversed(tokens)}}
+
+
+# Places where versions of `transformers` list the languages of NLLB, given the id of the first one.
 LISTED = {
-    "additional": {"additional_special_tokens": [*NLLB_200, "<mask>"]},
-    "extra": {"extra_special_tokens": [{"content": code} for code in NLLB_200]},
-    "decoder": {
-        "added_tokens_decoder": {
-            str(number): {"content": code} for number, code in reversed([*enumerate(NLLB_200, 900)])
-        }
-    },
-    "nowhere": {},
+    "additional": lambda first: {"additional_special_tokens": [*NLLB_200, "<mask>"]},
+    "extra": lambda first: {"extra_special_tokens": [{"content": code} for code in NLLB_200]},
+    "decoder": lambda first: stated_ids(dict(enumerate([*NLLB_200, "<mask>"], first))),
+    "decoder with one more": lambda first: (
+        {"additional_special_tokens": ["tyv_Cyrl"]}
+        | stated_ids(dict(enumerate([*NLLB_200, "<mask>", "tyv_Cyrl"], first)))
+    ),
+    "nowhere": lambda first: {},
 }
 # By it, some translations end, and others do not.
 END_BIAS = {"nllb": 8.0, "m2m": 5.0}
@@ -45,7 +51,7 @@ def write_tokenizer(folder, kind, listed="additional", content=None):
     (folder / "sentencepiece.bpe.model").write_bytes(content)
     count = processor.get_piece_size()
     if kind == "nllb":
-        (folder / "tokenizer_config.json").write_text(json.dumps(LISTED[listed]))
+        (folder / "tokenizer_config.json").write_text(json.dumps(LISTED[listed](count + 1)))
         return processor, count + 1 + len(NLLB_200) + 1 + 2
     pieces = [processor.id_to_piece(i) for i in range(3, count) if i % 20]
     table = ["<s>", "<pad>", "</s>", "<unk>", *pieces]

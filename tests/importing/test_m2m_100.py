@@ -154,7 +154,19 @@ def test_languages_are_found_wherever_they_are_listed(tmp_path, listed):
     processor, size = multilingual_models.write_tokenizer(tmp_path, "nllb", listed)
     tokenizer, _ = read_tokenizer(tmp_path, size)
     first = processor.get_piece_size() + 1
-    assert tokenizer.language_ids == {code: first + n for n, code in enumerate(NLLB_200)}
+    expected = {code: first + n for n, code in enumerate(NLLB_200)}
+    if "one more" in listed:
+        expected["tyv_Cyrl"] = first + 203
+    assert tokenizer.language_ids == expected
+    assert tokenizer.vocabulary[first + 202] == "<mask>"
+
+
+def test_id_of_a_piece_is_refused_for_a_language(tmp_path):
+    _, size = multilingual_models.write_tokenizer(tmp_path, "nllb")
+    stated = multilingual_models.stated_ids({7: "eng_Latn"})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
+    with pytest.raises(ValueError, match="must have an id of its own.*'eng_Latn' with the id 7"):
+        read_tokenizer(tmp_path, size)
 
 
 def test_batches_are_those_of_transformers_and_the_language_is_no_label(imported):
@@ -386,3 +398,13 @@ def test_weights_may_lie_in_several_files(tmp_path):
     assert len([*(tmp_path / "one").glob("model-*.safetensors")]) > 1
     for weight, other in zip(one.model.weights, several.model.weights, strict=True):
         np.testing.assert_allclose(weight, other, atol=2e-3)
+
+
+@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
+def test_zip_file_imports_to_the_same_as_its_folder(imported, tmp_path):
+    kind, _, _, translator, run = imported
+    archive = shutil.make_archive(str(tmp_path / "model"), "zip", run.parent / kind)
+    zipped = kt.import_model(archive, print_fn=str)
+    assert zipped.source_tokenizer.vocabulary == translator.source_tokenizer.vocabulary
+    for weight, other in zip(zipped.model.weights, translator.model.weights, strict=True):
+        np.testing.assert_array_equal(weight, other)
