@@ -14,8 +14,8 @@ from keras_transformer.settings import Settings, setting
 
 _NAMED = types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type
 _CONSTANT = (numbers.Number, str, bytes, *_NAMED)  # types of values that cannot change
-# {code and values: the first function that has them}
-_first_functions: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+# {code and values: a copy of the first function that has them}
+_first_copies: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class SearchSettings(Settings):
     def graph_settings(self) -> "SearchSettings":
         """A copy that keeps `GRAPH_SETTINGS` only; the others have their defaults."""
         values = {name: getattr(self, name) for name in GRAPH_SETTINGS}
-        return SearchSettings(**values | {"processors": tuple(map(_first_equal, self.processors))})
+        return SearchSettings(**values | {"processors": tuple(map(_first_copy, self.processors))})
 
 
 # The settings that a graph is traced for: a change of their values traces another graph.
@@ -159,10 +159,11 @@ GRAPH_SETTINGS = [
 ]
 
 
-def _first_equal(processor):
-    """Returns the first function with the same code and values, so that a graph is traced once.
+def _first_copy(processor):
+    """Returns one function for the same code and values, so that a graph is traced once.
 
-    A function that uses a value that may change, such as a list, is equal only to itself.
+    It is a copy: if a global variable changes, the function itself needs another graph. A function
+    that uses a value that may change, such as a list, is equal only to itself.
     """
     if not isinstance(processor, types.FunctionType):
         return processor
@@ -176,7 +177,22 @@ def _first_equal(processor):
     if has_inner or not all(_is_constant(value) for _, value in pairs):
         return processor
     typed_pairs = tuple((name, type(value), value) for name, value in pairs)  # since 1 == 1.0
-    return _first_functions.setdefault((code, id(processor.__globals__), typed_pairs), processor)
+    key = code, id(processor.__globals__), typed_pairs
+    return _first_copies.setdefault(key, _copy_of(processor))
+
+
+def _copy_of(function):
+    """Returns another function with the same code and variables."""
+    copy = types.FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    vars(copy).update(vars(function))
+    return copy
 
 
 def _is_constant(value):

@@ -294,6 +294,17 @@ def forbid_global(token):
     return process
 
 
+def set_global(token):
+    """Returns always the same function; only the variable that it reads changes."""
+    global GLOBAL
+    GLOBAL = token
+    return forbid_the_global
+
+
+def forbid_the_global(log_probs, token_ids, index):
+    return ops.where(ops.arange(log_probs.shape[-1]) == GLOBAL, -float("inf"), log_probs)
+
+
 def forbid_in(changing):
     """A list is changed in place."""
     return lambda token: forbid(changing) if changing.insert(0, token) is None else None
@@ -306,6 +317,7 @@ def forbid_in(changing):
         (forbid, (5, 3), (6, 3), [True, False, True, False]),
         (forbid, 5, np.int32(5), [True, False, True, False]),
         (forbid_global, 5, 6, [True, False, True, False]),
+        (set_global, 5, 6, [True, False, True, False]),
         (forbid_in([]), 5, 6, [True] * 4),
         (suppress_tokens, [5], [6], [True, False, True, False]),
     ],
