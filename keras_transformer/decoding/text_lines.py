@@ -74,7 +74,9 @@ class Line:
         parts: list[Part] = []
         spans_left = iter(spans)  # `cut` takes those of its sentence
         for sentence, gap in split_text(masked):
-            parts += [Part(tag + words, behind) for words, behind in cut(sentence, spans_left)]
+            # Without spans, a mark is a character of the text.
+            cut_text = cut(sentence, spans_left) if spans else _as_one(sentence)
+            parts += [Part(tag + words, behind) for words, behind in cut_text]
             parts[-1].behind += gap
         return cls(parts, symbol_spans)
 

@@ -120,6 +120,8 @@ def test_what_is_not_translated_stays(finder, text, split):
     assert all(letter in rest for letter in "".join(spans))  # all of them, in their order
     if spans:
         assert not any(MARK in one for one in texts)
+    unprotected = Line.read(text, split, has_tags=False).parts  # a mark is a part of the text
+    assert "".join(part.text + part.behind for part in unprotected) == text
 
 
 @hypothesis.given(strategies.lists(PLACES, max_size=4))
