@@ -15,6 +15,7 @@ from keras_transformer.atomic_file import atomic_path, write_text
 from keras_transformer.cli import options, stream, translators
 from keras_transformer.cli.journal import Journal
 from keras_transformer.cli.progress import sentence_progress
+from keras_transformer.data.language_codes import LANGUAGES, find_language
 from keras_transformer.decoding.text_settings import WHOLE_LINES
 from keras_transformer.settings import read_yaml, yaml_text
 from keras_transformer.texts import count_lines, lines_of, read_chunks
@@ -104,11 +105,13 @@ def distil(
     lines = itertools.chain(to_translate, read_lines(text) if text else ())
     # `kept_pairs` leaves out lines that were cut off.
     translator = translators.load_folders(teachers, **settings | WHOLE_LINES)
+    corpora = parsed.data.mappings("train")
+    languages = languages_of_pairs(corpora, translator, reverse, is_translated=corpus)
     translations_file = with_ending(output, "jsonl")
     translate_lines(translator, teachers, lines, n_best, translations_file)
     distilled = kept_pairs(translations_file, reverse, min_probability, max_length_ratio)
     number = write_pairs(distilled, files[:2])
-    write_text(files[2], student_recipe(recipe, parsed, data, files))
+    write_text(files[2], student_recipe(recipe, corpora, languages, data, files))
     names = " and ".join(map(str, files[:2]))
     report = [*distilled.notes(), f"{number:,} pairs in {names}, one more corpus in {files[2]}"]
     print(*report, sep="\n")
@@ -134,6 +137,44 @@ def output_files(output, languages):
         received = f"{', '.join(existing)}, which another program wrote"
         raise FileExistsError(f"{must} Received: {received}")
     return files
+
+
+def languages_of_pairs(corpora, translator, is_reverse, is_translated):
+    """Returns the codes of source and target of the new pairs; `None` if no corpus names its own.
+
+    Args:
+        corpora: list of mappings, those of the recipe's training split.
+        translator: the teacher.
+        is_reverse: whether the teacher translates targets.
+        is_translated: whether the corpora are translated.
+
+    Raises:
+        ValueError: if a corpus that is translated is of other languages.
+    """
+    named = [corpus["languages"] for corpus in corpora if corpus.get("languages")]
+    if not named:
+        return None
+    language_ids = translator.source_tokenizer.language_ids
+
+    def known(languages):
+        """Returns the teacher's own codes, if it has tokens of languages."""
+        if not language_ids:
+            return [*languages]
+        return [code and find_language(code, "languages", language_ids) for code in languages]
+
+    expected = known(named[0])
+    if language_ids:
+        settings = vars(translator.text_settings)
+        expected = known([settings[name] for name in LANGUAGES])[:: -1 if is_reverse else 1]
+    for languages in named if is_translated else ():
+        if known(languages) != expected:
+            raise ValueError(
+                "`distil` translates in one direction, so all corpora of the recipe must be of its "
+                f"languages. Received: languages={[*languages]!r}, not {expected!r}. Choose it by "
+                "--source-language, --target-language and --reverse, and give a recipe with the "
+                "corpora of this direction"
+            )
+    return expected
 
 
 def translate_lines(translator, teachers, lines, n_best, path):
@@ -212,12 +253,14 @@ def write_pairs(pairs, paths):
     return number
 
 
-def student_recipe(name, parsed, data, files):
+def student_recipe(name, corpora, languages, data, files):
     """Returns the text of a recipe, with the pairs as one more corpus of its training split."""
     from keras_transformer.runs.recipe import recipe_text
 
     source, target = (os.path.relpath(path.resolve(), data.resolve()) for path in files[:2])
     values = read_yaml(recipe_text(name))
     corpus = {"source": source, "target": target}
-    values["data"]["train"] = [*parsed.data.mappings("train"), corpus]
+    if languages:
+        corpus["languages"] = languages
+    values["data"]["train"] = [*corpora, corpus]
     return yaml_text(values)

@@ -31,6 +31,8 @@ def one_line_errors():
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
             yield
+    except BrokenPipeError:  # nobody reads the output any more: Typer ends the process quietly
+        raise
     except Exception as error:
         if os.environ.get("KERAS_TRANSFORMER_TRACEBACK"):
             raise

@@ -286,7 +286,8 @@ def read_baseline(path, directions):
 
 def record(folder, settings, results):
     """Adds scores and search settings to a run's report; prints a note if it is not finished."""
-    if "updates" not in folder.report():
+    is_trained = folder.history_file.exists()  # an imported run has none
+    if is_trained and "updates" not in folder.report():
         console.print(
             "The run is not finished: these scores are of its best epoch so far. When it is "
             f"resumed, they are deleted from {folder.report_file}."

@@ -1,11 +1,13 @@
 """`distil`: which pairs are kept, the files, and what a kill changes: nothing."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from keras_transformer.cli import translators
+from keras_transformer.cli.distillation import languages_of_pairs
 from keras_transformer.data.corpus import read_parallel
 from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.hypothesis import Hypothesis
@@ -161,3 +163,35 @@ def test_student_is_trained_on_the_corpus_and_the_pairs(folder, tmp_path):
     pairs = len((tmp_path / "d.en").read_text("utf-8").splitlines())
     assert f"{pairs:,} pairs, 1 times an epoch" in ran.stderr
     assert RECIPE["training"]["epochs"] == 2, "the recipe itself is the same"
+
+
+EN_DE, DE_EN, EN_TYV = ["en", "de"], ["de", "en"], ["en", "tyv"]
+GERMAN = ["eng_Latn", "deu_Latn"]
+
+
+@pytest.mark.parametrize(
+    ("corpora", "is_reverse", "expected"),
+    [
+        ([None, None], False, None),
+        ([EN_DE, None, GERMAN], False, GERMAN),
+        ([DE_EN], True, GERMAN[::-1]),
+        ([EN_DE, EN_TYV], False, ValueError(EN_TYV)),
+        ([DE_EN], False, ValueError(DE_EN)),
+        ([EN_DE], True, ValueError(EN_DE)),
+    ],
+)
+def test_all_corpora_are_of_the_languages_of_the_teacher(corpora, is_reverse, expected):
+    teacher = SimpleNamespace(
+        source_tokenizer=SimpleNamespace(
+            language_ids={"eng_Latn": 1, "deu_Latn": 2, "tyv_Cyrl": 3}
+        ),
+        text_settings=SimpleNamespace(source_language="en", target_language="deu"),
+    )
+    corpora = [{"file": "a.tsv"} | ({"languages": codes} if codes else {}) for codes in corpora]
+    if isinstance(expected, ValueError):
+        message = f"languages={expected.args[0]!r}, not "
+        with pytest.raises(ValueError, match=re.escape(message)):
+            languages_of_pairs(corpora, teacher, is_reverse, is_translated=True)
+    else:
+        found = languages_of_pairs(corpora, teacher, is_reverse, is_translated=True)
+        assert found == expected

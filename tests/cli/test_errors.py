@@ -1,6 +1,8 @@
 """Errors of commands in one line: which of them name the variable that shows the traceback."""
 
+import errno
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -45,6 +47,19 @@ def test_line_that_is_not_for_users_names_the_variable(failure, capsys):
 def test_bug_keeps_its_traceback(error):
     with pytest.raises(type(error)), one_line_errors():
         raise error
+
+
+def test_output_that_nobody_reads_ends_the_command_quietly(monkeypatch, capsys):
+    def close_pipe():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    app = typer.Typer()
+    app.command()(one_line_errors()(close_pipe))
+    for stream in ("stdout", "stderr"):  # Typer replaces them
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    with pytest.raises(SystemExit):
+        app([])
+    assert capsys.readouterr() == ("", "")
 
 
 def test_variable_shows_the_traceback(monkeypatch):

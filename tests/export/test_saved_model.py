@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer import Translator, export_saved_model
+from keras_transformer import Translator, export_saved_model, load_translator
 from keras_transformer.decoding.batches import LONGEST_ROW
+from keras_transformer.serving.verification import verify
 from tests.decoding.test_translator import LINES, make_translator
 from tests.processes import run
 from tests.session import made_once
@@ -311,6 +312,9 @@ def test_files_beside_the_graph_tell_the_truth(exported, served):
     np.testing.assert_allclose([pair["score"] for pair in pairs], found["score"], rtol=1e-5)
 
 
+GREEDY_LINES = ["one", "seven hundred and one", "", "One is here.  Nobody said so!\tTwo."]
+
+
 @pytest.fixture(scope="module")
 def replaced(exported, tmp_path_factory):
     """A greedy translator that truncates, exported over a link to another SavedModel."""
@@ -320,7 +324,8 @@ def replaced(exported, tmp_path_factory):
     rules = {"max_source_tokens": 5, "on_too_long": "error", "split": "sentences"}
     translator = Translator(made.model, made.source_tokenizer, beam_size=1, **rules)
     old = (folder / "served").stat().st_ino
-    assert export_saved_model(translator, folder / "latest") == folder / "latest"
+    written = export_saved_model(translator, folder / "latest", examples=GREEDY_LINES)
+    assert written == folder / "latest"
     assert (folder / "served").stat().st_ino != old
     return translator, folder
 
@@ -346,7 +351,7 @@ def test_export_replaces_nothing_but_a_saved_model(exported, tmp_path):
 def test_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
     translator, folder = replaced
     served = tf.saved_model.load(str(folder / "served"))
-    lines = ["one", "seven hundred and one", "", "One is here.  Nobody said so!\tTwo."]
+    lines = GREEDY_LINES
     answer = served.serve(tf.constant(lines))
     whole = {"split": "lines", "on_too_long": "truncate"}  # whatever the translator does
     expected = translator(lines, n_best=1, **whole)
@@ -357,6 +362,8 @@ def test_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
     assert answer["unfinished"].numpy().tolist() == [best.unfinished for (best,) in expected]
     assert served.translate_n_best(tf.constant(lines))["translations"].shape == [4, 1]
     assert not hasattr(served, "search_tree"), "without `inspect=True`"
+    replayed = list(verify(load_translator(folder / "served"), folder / "served"))
+    assert [answer.text for answer in replayed if answer.is_equal] == lines
 
 
 @pytest.mark.long

@@ -300,6 +300,7 @@ def test_evaluate_prints_a_row_for_each_direction(imported, tmp_path):
     recipe["data"]["test"] = [first, other, other | {"languages": ["en", targets[1]]}]
     (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
     ran = succeed("evaluate", run, "--data", tmp_path, "--output", tmp_path / "out")
+    assert "not finished" not in ran.stderr
     one, two = json.loads((run / "report.json").read_text("utf-8"))["directions"]
     assert f"{one['chrF2']['value']:.2f}" == rows[0][3] and one["lines"] == 12
     assert f"{two['chrF2']['value']:.2f}" == rows[1][3] and two["lines"] == 10

@@ -5,6 +5,7 @@ prefix, or with the language that a tag asks for. A row with `REFUSED` fails its
 """
 
 import json
+import os
 import pathlib
 import sys
 import threading
@@ -153,16 +154,30 @@ class StuckEngine(PlainEngine):
         return super().search(source_ids, *arguments)
 
 
-def main(gate, seconds_to_load=0, drain_seconds=20, exit_seconds=24, proxies="", **limits):
-    """Serves the engine, which takes so long to load."""
+def main(
+    gate,
+    seconds_to_load=0,
+    drain_seconds=20,
+    exit_seconds=24,
+    proxies="",
+    settings=None,
+    has_reader=True,
+    **limits,
+):
+    """Serves the engine, which takes so long to load, perhaps with a log that nobody reads."""
     from keras_transformer.serving import server
     from keras_transformer.serving.limits import Limits
 
     server.DRAIN_SECONDS, server.EXIT_SECONDS = drain_seconds, exit_seconds
 
+    if not has_reader:
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        os.dup2(write_end, 1)
+
     def load():
         time.sleep(seconds_to_load)
-        return Translator(StuckEngine(pathlib.Path(gate)))
+        return Translator(StuckEngine(pathlib.Path(gate)), **(settings or {}))
 
     server.serve(
         load,

@@ -167,7 +167,7 @@ def test_between_two_large_bodies_the_event_loop_does_other_work(monkeypatch):
     assert len(read_at) == 4 and all(b - a > 2 for a, b in itertools.pairwise(read_at)), read_at
 
 
-def test_lines_of_clients_that_went_away_are_not_run_and_leave_the_queue():
+def test_lines_that_nobody_waits_for_are_not_run_and_leave_the_queue():
     translator = plain_translator()
     engine = translator.engine
 
@@ -176,6 +176,10 @@ def test_lines_of_clients_that_went_away_are_not_run_and_leave_the_queue():
         gone = asyncio.Event()
         first = asyncio.create_task(ask(app, "/translate", {"q": "first"}))
         await until(engine.runs.is_set)
+        # The prefix of one row leaves no room, so the other rows of the request are not wanted.
+        options = {"alpha": [0, 1, 2], "max_length": [9, 9, 1], "target_prefix": ["", "", "long"]}
+        status, _ = await ask(app, PREDICT, n_best(text=["unwanted"] * 3, **options))
+        assert status == 400
         lines = ["unwanted"] * 16
         requests = [("/translate", {"q": lines}), (PREDICT, {"instances": lines})] * 2
         left = [asyncio.create_task(ask(app, *request, gone)) for request in requests]

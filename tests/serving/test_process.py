@@ -280,6 +280,15 @@ def test_sigterm_during_a_long_batch_answers_503_and_ends_in_time(start_plain):
             assert (status, retry_after) == (503, "1") and "being stopped" in body["error"]
 
 
+@pytest.mark.slow
+def test_a_strict_model_starts_and_a_log_without_a_reader_changes_nothing(start_plain):
+    """The lines of the warm-up are longer than what the model takes."""
+    strict = {"on_too_long": "error", "max_source_tokens": 8}
+    server = start_plain(settings=strict, has_reader=False)
+    assert [server.translate(line)[0] for line in ("a", "a" * 9)] == [200, 400]
+    server.stop()
+
+
 def send(server, content):
     """Opens a connection, and returns it when the content is sent."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
