@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from keras_transformer import load_translator
+from keras_transformer.serving import server
 from keras_transformer.serving.server import listen
 from tests.builders import ROOT
 from tests.cli.small_run import cli
@@ -226,6 +227,21 @@ def test_errors_of_the_start_are_one_line(folder, tmp_path):
             assert ran.stderr.splitlines()[-1].startswith(f"Error: {message}")
     ran = cli("serve", folder, "--max-queue", 5)
     assert ran.exit_code == 2 and "`max_queue` must be at least twice `max_lines`" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ([], {}),
+        (["--protect", "none"], {"protect": ()}),
+        (["--protect", "urls"], {"protect": ["urls"]}),
+    ],
+)
+def test_options_of_text_are_settings_of_translate(folder, monkeypatch, words, settings):
+    found = {}
+    monkeypatch.setattr(server, "serve", lambda load, **options: found.update(options))
+    assert cli("serve", folder, *words).exit_code == 0
+    assert found["settings"] == {"split": "sentences"} | settings
 
 
 def test_sigterm_while_the_model_is_loaded_ends_at_once(start_plain):
