@@ -77,7 +77,9 @@ class FileStream(Pairs):
         return digest.hexdigest()
 
     def __repr__(self):
-        return " | ".join(", ".join(side) for side in self._sides)
+        names = " | ".join(", ".join(side) for side in self._sides)
+        # A name that is not UTF-8 could be neither printed nor written to a file.
+        return names.encode(errors="backslashreplace").decode()
 
 
 def read_lines(files: Path | Iterable[Path]) -> Iterable[str]:

@@ -30,6 +30,7 @@ from keras_transformer.types import Path
 
 FORMAT = 3  # part of the key; raise it when the same pairs and tokenizers give other files
 HEADER = "store.json"
+ENCODING = "utf-8", "surrogatepass"  # an example may hold half of a surrogate pair
 FILES = "source.ids", "target.ids", "starts", "lengths"
 ENCODED_AT_ONCE = 8192  # pairs
 HASHED_AT_ONCE = 1 << 20  # elements of an array
@@ -151,7 +152,7 @@ def list_stores(folder: Path) -> Iterator[tuple[str, str]]:
 
 def _read_header(path):
     """Returns the header of a store, without its hash; raises a `ValueError` if it is damaged."""
-    header = json.loads((path / HEADER).read_text("utf-8"))
+    header = json.loads((path / HEADER).read_text(*ENCODING))
     if not isinstance(header, dict) or header.pop("hash") != hash_of(header):
         raise ValueError(f"{HEADER} is not what was written")
     return header
@@ -242,7 +243,7 @@ def _write(folder, pairs, tokenizers, advance, path, languages):
     header["fingerprint"] = _map(folder, header).fingerprint
     header["hash"] = hash_of(header)
     with named_errors(path):
-        (folder / HEADER).write_text(json.dumps(header, ensure_ascii=False), "utf-8")
+        (folder / HEADER).write_text(json.dumps(header, ensure_ascii=False), *ENCODING)
 
 
 def _open(path, pairs):

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from keras_transformer.data import token_store
+from keras_transformer.data.cleaning import CleaningSettings
+from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import read_parallel
 from keras_transformer.data.encoding import Chunk, encode_chunk
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pairs import Pairs
 from keras_transformer.data.pipeline import BatchStream
-from keras_transformer.data.token_store import HEADER, expected_size, token_rows
+from keras_transformer.data.token_store import HEADER, expected_size, list_stores, token_rows
 from keras_transformer.data.tokenizer import Tokenizer
 from tests.builders import ROOT
 from tests.data.test_feeder import arrays_of, assert_same_batches, planned
@@ -169,6 +171,19 @@ def test_each_setting_has_its_own_store(folder, pairs, tokenizer, tmp_path):
     for texts, tokenizers in settings:
         token_rows(texts, tokenizers, store)
     assert len(list(store.iterdir())) == len(settings)
+
+
+def test_names_and_examples_that_are_not_utf_8_are_stored(tokenizer, tmp_path):
+    """A glob finds such a name, and JSON can spell half of a surrogate pair."""
+    lines = [r'{"source": "\ud83d", "target": "\ud83d"}', '{"source": "one", "target": "eins"}']
+    (tmp_path / os.fsdecode(b"\xff.jsonl")).write_text("\n".join(lines))
+    for _ in range(2):  # a store that is built, and one that is opened
+        files = read_parallel(tmp_path / "*.jsonl")
+        pairs = Corpora([Corpus(repr(files), files)], CleaningSettings(identical=True))
+        assert len(token_rows(pairs, [tokenizer] * 2, tmp_path / "store").lengths) == 1
+        assert pairs.counts["left_out"] == {"identical sides": [1, [["\ud83d"] * 2]]}
+    ((_, text),) = list_stores(tmp_path / "store")
+    assert text.encode().endswith(rb"\udcff.jsonl")
 
 
 class Shouting(Tokenizer):
