@@ -156,6 +156,19 @@ def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
     Trainer(recipe(), folder, copy, resume=False)
 
 
+def test_files_that_a_killed_start_left_do_not_reach_the_run(folder, copy):
+    """Those of a start with `--no-resume`, killed before its first update."""
+    run = RunFolder(copy)
+    vocabulary = (copy / "tokenizer.json").read_bytes()
+    run.staging.mkdir()
+    for name in ("tokenizer.json", "origin.json"):
+        (run.staging / name).write_text("{}")
+    trainer(replace(recipe(), search={"beam_size": 2}), folder, copy).train()
+    assert run.recipe().search["beam_size"] == 2
+    assert (copy / "tokenizer.json").read_bytes() == vocabulary
+    assert not run.origin_file.exists() and not run.staging.exists()
+
+
 # One process at a time.
 
 
