@@ -26,7 +26,8 @@ FOLDERS = {
     "cli": "data decoding export runs importing serving settings atomic_file console evaluation "
     "plotting texts cores lock processor",
 }
-# Only TensorFlow has replicas, and graphs that can raise errors when they run.
+# Only TensorFlow has replicas, and graphs that can raise errors when they run; only JAX has lengths
+# that are symbols.
 BACKEND_FILES = (
     "layers/arguments.py",
     "layers/dropout.py",

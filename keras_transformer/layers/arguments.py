@@ -1,6 +1,7 @@
 """Checks arguments of layers, and reads them back for a config. Errors name the argument.
 
-Depends on the backend: only a TensorFlow graph can raise an error at run time.
+Depends on the backend: only a TensorFlow graph can raise an error at run time, and only JAX has
+lengths that are symbols.
 """
 
 import inspect
@@ -12,6 +13,8 @@ import numpy as np
 
 if keras.config.backend() == "tensorflow":
     import tensorflow as tf
+elif keras.config.backend() == "jax":
+    from jax import export as jax_export
 
 
 def arguments_of(layer_class: type, owner: object) -> dict[str, Any]:
@@ -169,6 +172,8 @@ def require_in_table(start_index, length, max_sequence_length):
 
 def _static_value(number):
     """Returns an int, or `None` if the number is known only at run time."""
+    if keras.config.backend() == "jax" and jax_export.is_symbolic_dim(number):
+        return None
     try:
         return int(number)
     except TypeError:

@@ -128,7 +128,7 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
     def compute_output_spec(
         self, inputs: Tensor, start_index: int | Tensor = 0, reverse: bool = False
     ) -> keras.KerasTensor:
-        # Keras would trace `call` with a placeholder length, which may exceed the learned table.
+        # Otherwise Keras traces `call`, which takes longer.
         require_axes("BTD" if reverse else "BT", inputs=inputs)
         if reverse:
             return keras.KerasTensor((*inputs.shape[:-1], self.vocabulary_size), "float32")

@@ -95,6 +95,8 @@ class Positions(PartsInConfig):
     def _encode(self, length, start_index):
         """Returns the encodings of the positions from `start_index` on, float32 `(length, D)`."""
         if self.positions == "learned":
+            if _has_placeholder_length():
+                return ops.zeros((length, self.hidden_dim), "float32")
             start_index = require_in_table(start_index, length, self.max_sequence_length)
         return self.encode_positions(ops.arange(length, dtype="int32") + start_index)
 
@@ -117,6 +119,14 @@ class Positions(PartsInConfig):
         # On a GPU and in XLA, a lookup outside the table returns zeros or the last row.
         in_table = ops.less(positions, self.max_sequence_length)
         return ops.where(ops.expand_dims(in_table, -1), rows, float("nan"))
+
+
+def _has_placeholder_length():
+    """Whether Keras traces a layer on PyTorch: unknown lengths are then 83 or 89."""
+    if keras.config.backend() != "torch":
+        return False
+    with keras.SymbolicScope() as scope:
+        return scope.original_scope is not None
 
 
 def default_initializer(hidden_dim: int) -> keras.initializers.Initializer:
@@ -197,7 +207,7 @@ class PositionalEncoding(Positions):
     def compute_output_spec(
         self, inputs: Tensor, start_index: int | Tensor = 0
     ) -> keras.KerasTensor:
-        # Keras would trace `call` with a placeholder length, which may exceed the learned table.
+        # Otherwise Keras traces `call`, which takes longer.
         require_axes("BTD", inputs=inputs)
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 

@@ -61,7 +61,7 @@ class TransformerStack(PartsInConfig):
         arguments = inspect.signature(self.call).bind(*args, **kwargs).arguments
         if any(arguments.get(name) for name in ("return_attention_scores", "cache")):
             return super().compute_output_spec(*args, **kwargs)
-        # Keras would trace `call` with a placeholder length, which may exceed the learned table.
+        # Otherwise Keras traces `call`, which takes longer.
         self._checked_mask(**{name: arguments[name] for name in INPUTS if name in arguments})
         shape = (*arguments["token_ids"].shape, self.config.hidden_dim)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)

@@ -33,6 +33,8 @@ class Case:
 
 
 SEVERAL_INPUTS = ["functional", "subclassed"]
+LEARNED = {"positions": "learned", "max_sequence_length": 6}
+OF_POSITIONS = ["functional", "sequential", "subclassed", "of unknown length"]
 CASES = {
     "DecoderBlock": Case(
         BLOCK, {"inputs": x, "encoder_output": y}, "encoder_attention", kinds=SEVERAL_INPUTS
@@ -48,12 +50,9 @@ CASES = {
     ),
     "PaddingMask": Case({}, {"token_ids": ids}, not_adapted=NO_WEIGHTS),
     "PositionalEmbedding": Case(
-        {"vocabulary_size": V, "hidden_dim": D, "positions": "learned", "max_sequence_length": 6},
-        {"inputs": ids},
+        {"vocabulary_size": V, "hidden_dim": D, **LEARNED}, {"inputs": ids}, kinds=OF_POSITIONS
     ),
-    "PositionalEncoding": Case(
-        {"positions": "learned", "max_sequence_length": 6}, {"inputs": x}, not_adapted=ADDED
-    ),
+    "PositionalEncoding": Case(LEARNED, {"inputs": x}, not_adapted=ADDED, kinds=OF_POSITIONS),
 }
 ALL = pytest.mark.parametrize("name", CASES)
 
@@ -80,8 +79,10 @@ class Subclassed(keras.Model):
         return cls(keras.saving.deserialize_keras_object(config["layer"]))
 
 
-def symbols(inputs):
-    return {k: keras.Input(a.shape[1:], dtype=a.dtype.name, name=k) for k, a in inputs.items()}
+def symbols(inputs, unknown=0):
+    """Symbolic inputs, whose first `unknown` axes behind the batch have an unknown length."""
+    shapes = {k: (*[None] * unknown, *a.shape[1 + unknown :]) for k, a in inputs.items()}
+    return {k: keras.Input(shapes[k], dtype=a.dtype.name, name=k) for k, a in inputs.items()}
 
 
 def new_model(name, kind):
@@ -91,9 +92,9 @@ def new_model(name, kind):
     if kind == "functional":
         inputs = symbols(case.inputs)
         return keras.Model(inputs, layer(**inputs)), layer, case.inputs
-    if kind == "subclassed":
+    if kind in ("subclassed", "of unknown length"):
         model = Subclassed(layer)
-        model(case.inputs)
+        model(case.inputs if kind == "subclassed" else symbols(case.inputs, 1))
         return model, layer, case.inputs
     ((argument, array),) = case.inputs.items()
     return keras.Sequential([symbols(case.inputs)[argument], layer]), layer, array
