@@ -26,7 +26,16 @@ def with_pieces(pieces: SentencePieces, code: str, added: Sequence[str]) -> Sent
         pieces: pieces of the model.
         code: code of the language.
         added: texts of the new pieces; the first have the highest scores.
+
+    Raises:
+        ValueError: if the model already has pieces that only texts in one language use.
     """
+    if pieces.added_language is not None:
+        raise ValueError(
+            "`pieces` can be added for one language only. Received: pieces for "
+            f"{code!r}, to a tokenizer with those for {pieces.added_language!r}. Add the language "
+            "without `pieces`"
+        )
     model = pieces.model_bytes
     rules = pieces.rules | {"added_language": code, "old_bytes": len(model)}
     return SentencePieces(model + _tail(model, added), pieces.kind, **rules, tag=pieces.tag)

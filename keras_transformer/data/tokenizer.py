@@ -451,11 +451,11 @@ class Tokenizer(TokenizerLike):
             self.save(path)
         return self
 
-    def with_tag(self, tag: str | None) -> "Tokenizer":
+    def with_tag(self, tag: str | None) -> Self:
         """Returns the same tokenizer with another tag."""
-        return Tokenizer(self.pieces, self._table, tag)
+        return type(self)(self.pieces, self._table, tag)
 
-    def with_language(self, code: str, token: str, pieces: Sequence[str] = ()) -> "Tokenizer":
+    def with_language(self, code: str, token: str, pieces: Sequence[str] = ()) -> Self:
         """Returns the same tokenizer with a further language.
 
         Args:
@@ -463,13 +463,16 @@ class Tokenizer(TokenizerLike):
             token: the language's token, whose id follows the last one of the vocabulary.
             pieces: pieces to add to the SentencePiece model, whose ids follow. Only texts in the
                 language are split into them, see `for_language`. Defaults to none.
+
+        Raises:
+            ValueError: if `pieces` are given, and pieces for another language were added before.
         """
         from keras_transformer.data.added_pieces import with_pieces
 
         extended = with_pieces(self.pieces, code, pieces) if pieces else self.pieces
-        return Tokenizer(extended, self._table.with_language(code, token, pieces), self.tag)
+        return type(self)(extended, self._table.with_language(code, token, pieces), self.tag)
 
-    def for_language(self, language_id: int) -> "Tokenizer":
+    def for_language(self, language_id: int) -> Self:
         """Returns the tokenizer of texts in a language; see `TokenizerLike`."""
         code = self.pieces.added_language
         is_added = code is not None and language_id == self.language_ids[code]
@@ -478,7 +481,7 @@ class Tokenizer(TokenizerLike):
     @functools.cached_property
     def _of_added_language(self):
         pieces = self.pieces.for_language(self.pieces.added_language)
-        return Tokenizer(pieces, self._table, self.tag)
+        return type(self)(pieces, self._table, self.tag)
 
     def encode(self, texts: Any, add_start: bool = False, add_end: bool = False) -> Any:
         """Returns the token ids of texts.

@@ -63,6 +63,16 @@ def test_text_in_the_language_is_split_as_sentencepiece_does_with_all_pieces(tok
     assert len(learn_pieces(old.pieces, NEW, 5, old.vocabulary)) == 5
 
 
+def test_pieces_of_a_second_language_are_refused(tokenizers):
+    _, new = tokenizers
+    with pytest.raises(ValueError, match="one language.*'kir_Cyrl', .* for 'tyv_Cyrl'"):
+        new.with_language("kir_Cyrl", "kir_Cyrl", ["zzz"])
+    other = new.with_language("kir_Cyrl", "kir_Cyrl")
+    for code in ("tyv_Cyrl", "kir_Cyrl"):
+        expected = new.for_language(new.language_ids.get(code)).encode(NEW[:9])
+        assert other.for_language(other.language_ids[code]).encode(NEW[:9]) == expected
+
+
 def test_file_pickle_and_graph_hold_both_ways(tokenizers, tmp_path):
     old, new = tokenizers
     token_id = new.language_ids["tyv_Cyrl"]

@@ -14,6 +14,7 @@ from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import read_parallel
 from keras_transformer.data.number_corpus import number_names
 from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.long_lines import LineCutter
 from tests.builders import tokenizer_fixture
 
@@ -218,6 +219,8 @@ def test_tokenizer_puts_its_tag_in_front_and_reads_it_in_no_text(tokenizer):
     assert tagged.encode(texts) == [[tag, *row] if row else row for row in rows]
     assert tagged.decode(tagged.encode(texts)) == texts
     assert pickle.loads(pickle.dumps(tagged)).encode(texts) == tagged.encode(texts)
+    mine = type("Mine", (Tokenizer,), {}).words(["a"])
+    assert type(mine.with_tag("a")) is type(mine.with_language("b", "b")) is type(mine)
 
 
 @pytest.mark.tensorflow_only
