@@ -185,10 +185,14 @@ class SentencePieces:
 
     def encode(self, texts: list[str]) -> list[list[str]]:
         """Returns the pieces of texts, without end tokens. An empty text has none."""
-        if not self.reads_tags:
-            first = [] if self.tag is None else [self.tag]
+        if self.reads_tags:
+            rows = self._encode_tagged(texts)
+        else:
             rows = map(self._processor.id_to_piece, self.encode_numbers(texts))
-            return [[*first, *row] if row else row for row in rows]
+        return _with_tag(self.tag, rows)
+
+    def _encode_tagged(self, texts):
+        """Returns the pieces of texts that may begin with the tag of a language."""
         tags = [_TAG.match(text) for text in texts]
         untagged = [
             text[tag.end() :] if tag else text for tag, text in zip(tags, texts, strict=True)
@@ -251,11 +255,13 @@ class SymbolPieces:
         pattern: regular expression of one symbol, for Python and RE2.
         joiner: what stands between symbols.
         rules: the normalization, as a dict for JSON.
+        tag: what `encode` puts before every text that is not empty. `None`, but may be set.
         model_bytes: empty.
     """
 
     special = "<pad>", "<s>", "</s>", "<unk>"
-    tag, model_bytes, reads_tags, added_language = None, b"", False, None
+    model_bytes, reads_tags, added_language = b"", False, None
+    tag: str | None = None
 
     def __init__(self, kind: str, normalization: str, symbols: Iterable[str]) -> None:
         self.kind, self.normalization = kind, normalization
@@ -308,7 +314,8 @@ class SymbolPieces:
     def encode(self, texts: list[str]) -> list[list[str]]:
         """Returns the names of the symbols of texts, as `SentencePieces` does."""
         names = self.names()
-        return [[names[number] for number in row] for row in self.encode_numbers(texts)]
+        rows = ([names[number] for number in row] for row in self.encode_numbers(texts))
+        return _with_tag(self.tag, rows)
 
     def decode(self, rows: list[list[str]]) -> list[str]:
         """Returns the texts of lists of names."""
@@ -329,6 +336,12 @@ def any_of(symbols: Iterable[str], character: str) -> str:
     """
     longest_first = sorted((s for s in symbols if len(s) > 1), key=len, reverse=True)
     return "(?s)" + "|".join([*map(re.escape, longest_first), character])
+
+
+def _with_tag(tag, rows):
+    """Returns rows of pieces as a list, with a tag, if there is one, before all but empty rows."""
+    first = [] if tag is None else [tag]
+    return [[*first, *row] if row else row for row in rows]
 
 
 def _in_form(text, normalization):

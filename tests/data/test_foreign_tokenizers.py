@@ -13,6 +13,7 @@ from tokenizer_agreement import train_sentencepiece
 
 import keras_transformer as kt
 from keras_transformer.data import SentencePieces, Tokenizer, TokenizerLike
+from keras_transformer.data.pieces import load_pieces
 from keras_transformer.decoding.processors import suppress_tokens
 from keras_transformer.runs.doctor import check_tokenizer
 from tests.builders import randomize
@@ -94,6 +95,21 @@ class Characters(TokenizerLike):
 
 def opus():
     return Tokenizer.from_marian(opus_models.sentencepiece_models()[0], opus_models.vocabulary())
+
+
+@pytest.mark.parametrize(
+    ("make", "tag", "texts"),
+    [
+        (opus, ">>deu<<", ["", "twenty-one", ">>fra<< one"]),
+        (lambda: Tokenizer.words(["a b"]), "b", ["", "a", "b x"]),
+    ],
+)
+def test_pieces_of_a_saved_tokenizer_begin_with_its_tag(make, tag, texts, tmp_path):
+    tokenizer = make().with_tag(tag)
+    tokenizer.save(tmp_path / "t.json")
+    rows = [[tokenizer.vocabulary[i] for i in row] for row in tokenizer.encode(texts)]
+    assert [row[:1] for row in rows] == [[], [tag], [tag]]
+    assert load_pieces(tmp_path / "t.json").encode(texts) == rows
 
 
 SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2}
