@@ -85,7 +85,7 @@ class Corpora(Pairs):
         if self.placeholders is None:
             return self._pairs()
         count, rate, seed = self.placeholders
-        return add_placeholders(self._pairs(), count, rate, seed)
+        return add_placeholders(self._pairs(), count, rate, seed, lambda: self.part)
 
     def _pairs(self):
         """Yields the pairs without placeholders; sets `part` before each, `counts` at the end."""

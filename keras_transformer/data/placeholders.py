@@ -8,7 +8,7 @@ import itertools
 import random
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 SYMBOL = re.compile("\u27e6\\d+\u27e7")
 _LONGEST = 200  # maximum characters of the sources of joined pairs
@@ -31,13 +31,18 @@ def count_symbols(*vocabularies: Sequence[str]) -> int:
 
 
 def add_placeholders(
-    pairs: Iterable[tuple[str, str]], count: int, rate: float = 0.02, seed: int = 0
+    pairs: Iterable[tuple[str, str]],
+    count: int,
+    rate: float = 0.02,
+    seed: int = 0,
+    find_part: Callable[[], int] = lambda: 0,
 ) -> Iterator[tuple[str, str]]:
     """Yields pairs, a fraction of them with symbols that are the same in source and target.
 
     A symbol takes the place of a number, name or address that both sides have. If there is none,
-    symbols stand at the ends of the pair, or join it with pairs before it. The same arguments give
-    the same pairs.
+    symbols stand at the ends of the pair, or join it with pairs before it of the same part. A pair
+    with a blank side stays as it is, and is joined with none. The same arguments give the same
+    pairs.
 
     Args:
         pairs: iterable of (source, target) strings.
@@ -45,10 +50,19 @@ def add_placeholders(
             `Tokenizer.train_on_lines`.
         rate: float, the fraction of the pairs. Defaults to `0.02`.
         seed: int. Defaults to `0`.
+        find_part: returns the part of the corpus that the last of `pairs` is from. By default there
+            is one part.
     """
     names = symbols(count)
     last: deque[tuple[str, str]] = deque(maxlen=count + 1)
+    part = 0
     for number, pair in enumerate(pairs):
+        if not all(map(str.strip, pair)):
+            yield pair
+            continue
+        if part != find_part():
+            part = find_part()
+            last.clear()
         last.append(pair)
         key = f"{seed} {number}"
         drawn = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest())

@@ -49,6 +49,8 @@ def test_a_fraction_of_the_pairs_has_the_same_symbols_on_both_sides():
         (("in 1999 .", "Jahr 1999 ."), ("in \u27e61\u27e7 .", "Jahr \u27e61\u27e7 .")),
         (("see www.a.b/c", "www.a.b/c da"), ("see \u27e61\u27e7", "\u27e61\u27e7 da")),
         (("Anna, Bob", "Bob ."), ("Anna, \u27e61\u27e7", "\u27e61\u27e7 .")),
+        (("hello there", ""), ("hello there", "")),
+        ((" ", "in 1999"), (" ", "in 1999")),
     ],
 )
 def test_a_word_of_both_sides_becomes_a_symbol(pair, expected):
@@ -82,3 +84,13 @@ def test_corpora_with_placeholders_are_another_corpus():
     corpora.placeholders = 2, 0.2, 1
     assert list(corpora) == list(add_placeholders(PAIRS[:100], 2, 0.2, 1))
     assert corpora.counts["pairs"] == [100] and corpora.fingerprint() != before
+
+
+def test_pairs_are_joined_within_a_corpus_and_not_with_a_blank_side():
+    corpora = Corpora([Corpus(name, [(name, name), (name, ""), (name, name)]) for name in "abcdef"])
+    corpora.placeholders = 3, 1.0, 0
+    found = list(corpora)
+    assert any(source.count(name) > 1 for name in "abcdef" for source, _ in found)
+    letters = [{*filter(str.isalpha, source)} for source, _ in found]
+    assert letters == [{name} for name in "abcdef" for _ in range(3)]
+    assert [source == target for source, target in found] == [True, False, True] * 6
