@@ -167,6 +167,20 @@ def build_stream(recipe, data_folder, tokenizers, split, run, print_fn=lambda li
     )
 
 
+def translation_sample(recipe, data_folder, tokenizers):
+    """Returns the first validation pairs, and the codes of the languages of each.
+
+    The codes are `None` if the tokenizers have no tokens of languages.
+    """
+    pairs = recipe.data.pairs("validation", data_folder)
+    codes = [recipe.search.get(name) for name in LANGUAGES]
+    sample, languages = [], []
+    for pair in itertools.islice(pairs, recipe.training.translation_sample):
+        sample.append(pair)
+        languages.append(pairs.parts[pairs.part].languages or codes)
+    return sample, languages if tokenizers[0].language_ids else None
+
+
 def build_model(recipe, tokenizers, strategy, batches_per_epoch):
     """Returns the compiled model of a recipe, with random weights."""
     training, config = recipe.training, config_of(recipe, tokenizers)

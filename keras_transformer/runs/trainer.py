@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import os
 import pathlib
@@ -313,8 +312,7 @@ class Trainer:
         ]
         if training.translation_sample is None:
             return callbacks
-        pairs = data.pairs("validation", self.data_folder)
-        sample = list(itertools.islice(pairs, training.translation_sample))
+        sample, languages = build.translation_sample(self.recipe, self.data_folder, tokenizers)
         search = {"max_source_tokens": data.max_length} | self.recipe.search
         search |= {"beam_size": 1, "on_too_long": "split"}  # quick, and never an error
         evaluator = TranslationEvaluator(
@@ -322,6 +320,7 @@ class Trainer:
             sample,
             training.translation_epochs,
             print_fn=self.print_fn,
+            languages=languages,
         )
         return [evaluator, *callbacks]
 

@@ -1,11 +1,12 @@
 """A callback that translates a sample after an epoch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
 
 from keras_transformer import evaluation
+from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.texts import pair_chunks
 
 
@@ -26,9 +27,13 @@ class TranslationEvaluator(keras.callbacks.Callback):
             Defaults to `False`.
         samples: number of translations to print. Defaults to `3`.
         print_fn: prints a line of text. Defaults to `print`.
+        languages: for a model with tokens of languages, such as NLLB: codes of source and target of
+            each pair. The translator is called with lists of them, `source_language` and
+            `target_language`. Equal sources with other languages are other lines. Optional.
 
     Raises:
-        ValueError: if an item of `pairs` is not a pair of strings, or there is no pair.
+        ValueError: if an item of `pairs` is not a pair of strings, there is no pair, or `languages`
+            has another length.
 
     Example:
 
@@ -43,18 +48,32 @@ class TranslationEvaluator(keras.callbacks.Callback):
 
     def __init__(
         self,
-        translator: Callable[[list[str]], list[str]],
+        translator: Callable[..., list[str]],
         pairs: Iterable[tuple[str, str]],
         epochs: int = 1,
         tokenized: bool = False,
         samples: int = 3,
         print_fn: Callable[[str], Any] = print,
+        languages: Sequence[Sequence[str]] | None = None,
     ) -> None:
         super().__init__()
         self._translator = translator
         sources, targets = next(pair_chunks(pairs), ([], []))
-        merged = evaluation.merge_references(zip(sources, targets, strict=True))
-        self._sources, self._references = merged
+        # Codes are part of a line: of equal sources, each direction is a line.
+        codes: list[tuple[str, ...]] = [()] * len(sources)
+        if languages is not None:
+            codes = [tuple(pair) for pair in languages]
+        if len(codes) != len(sources):
+            raise ValueError(
+                "`languages` must hold the codes of each pair. Received: "
+                f"{len(codes)} items, {len(sources)} pairs"
+            )
+        keys: list[Any] = list(zip(sources, codes, strict=True))
+        merged: Any = evaluation.merge_references(zip(keys, targets, strict=True))
+        lines, self._references = merged
+        self._sources = [source for source, _ in lines]
+        columns = zip(*(pair for _, pair in lines), strict=True)
+        self._languages = dict(zip(LANGUAGES, map(list, columns), strict=False))
         if not self._sources:
             raise ValueError("`pairs` must hold at least one pair. Received: no pair")
         self._epochs = epochs
@@ -65,7 +84,7 @@ class TranslationEvaluator(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is None or (epoch + 1) % self._epochs:
             return
-        translations = self._translator(self._sources)
+        translations = self._translator(self._sources, **self._languages)
         for name in evaluation.SCORES:
             score = evaluation.score(name, translations, self._references, self._tokenized)
             logs[f"val_{name}"] = score.value

@@ -55,3 +55,30 @@ def test_killed_training_of_two_directions_ends_bit_for_bit(imported, tmp_path, 
     killed, intact = (last_state(tmp_path / name) for name in ("killed", "intact"))
     assert killed == intact
     assert int(intact[0].removeprefix("checkpoint-").removesuffix(".npz")) >= 60
+
+
+def test_sample_is_translated_between_the_languages_of_its_corpora(imported, tmp_path):
+    """`search` names none; both corpora have the same sources."""
+    changed = kt.runs.RunFolder(imported).recipe().to_dict()
+    numbers = {"number_names": "held_out", "size": 2}
+    corpora = [numbers | {"languages": ["eng_Latn", code]} for code in ("deu_Latn", "tyv_Cyrl")]
+    changed["data"] |= {"train": corpora, "validation": corpora}
+    changed["training"] |= {"translation_sample": 4, "epochs": 1}
+    printed, logs = [], {}
+    recipe = kt.runs.Recipe.from_dict(changed)
+    trainer = kt.runs.Trainer(recipe, ".", tmp_path / "run", print_fn=printed.append)
+
+    def evaluate(model, stream, validation, callbacks):
+        kinds = {type(callback): callback for callback in callbacks}
+        kinds[kt.TranslationEvaluator].on_epoch_end(0, logs)
+
+    trainer._fit = evaluate
+    trainer.train()
+    sources = [source for source, _ in kt.number_names("held_out", 2)] * 2
+    codes = ["deu_Latn"] * 2 + ["tyv_Cyrl"] * 2
+    settings = trainer.recipe.search | {"beam_size": 1}
+    translator = kt.load_run(imported, frozen=False, **settings)
+    expected = translator(sources, source_language="eng_Latn", target_language=codes)
+    lines = [f"{line} -> {text}" for line, text in zip(sources, expected, strict=True)]
+    assert [line for line in printed if line in lines] == lines[:3]
+    assert "val_bleu" in logs

@@ -31,3 +31,21 @@ def test_source_with_two_references_is_one_line():
     pairs, logs = [*PAIRS, ("e f g h", "e f g h"), ("i j k l", "i j k l")], {}
     TranslationEvaluator(lambda sources: list(sources), pairs, samples=0).on_epoch_end(0, logs)
     assert logs["val_wer"] == logs["val_per"] == 0
+
+
+def test_pairs_of_several_languages_are_translated_with_their_codes():
+    """Of equal sources, each direction is a line with its own references."""
+    calls, logs = [], {}
+
+    def translate(lines, **languages):
+        calls.append((lines, languages))
+        return ["b", "c"]
+
+    pairs, codes = [("a", "b"), ("a", "c"), ("a", "d")], [("en", "de"), ("en", "fr"), ("en", "de")]
+    evaluator = TranslationEvaluator(translate, pairs, samples=0, languages=codes)
+    evaluator.on_epoch_end(0, logs)
+    languages = {"source_language": ["en", "en"], "target_language": ["de", "fr"]}
+    assert calls == [(["a", "a"], languages)]
+    assert logs["val_wer"] == logs["val_per"] == 0
+    with pytest.raises(ValueError, match="codes of each pair. Received: 1 items, 3 pairs"):
+        TranslationEvaluator(translate, pairs, languages=codes[:1])
