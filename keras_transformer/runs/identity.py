@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.data.language_codes import LANGUAGES
 from keras_transformer.data.pipeline import UNSTORED, BatchStream
 from keras_transformer.layers.parts import parts_of
 from keras_transformer.texts import first_of
@@ -35,10 +36,11 @@ def identity_of(
         model: compiled model; `None` if a recipe states the training.
         base: path and hash of the model that frozen weights are from. Optional.
     """
+    settings = dict.fromkeys(UNSTORED) | stream.settings
     return {
-        "data": stream.fingerprint,
+        "data": stream.fingerprint,  # with the languages, however they are spelled
         "validation": None if validation is None else validation.fingerprint,
-        "batches": dict.fromkeys(UNSTORED) | stream.settings,
+        "batches": {name: value for name, value in settings.items() if name not in LANGUAGES},
         "training": {} if model is None else dict(_values(_training_of(model))),
         **({} if base is None else {"base": base}),
     }

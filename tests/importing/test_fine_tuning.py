@@ -55,6 +55,11 @@ def test_killed_training_of_two_directions_ends_bit_for_bit(imported, tmp_path, 
     killed, intact = (last_state(tmp_path / name) for name in ("killed", "intact"))
     assert killed == intact
     assert int(intact[0].removeprefix("checkpoint-").removesuffix(".npz")) >= 60
+    # Another spelling of a language is another `search`, but no other batch.
+    changed["search"]["source_language"] = "en"
+    respelled = kt.runs.Recipe.from_dict(changed)
+    kt.runs.Trainer(respelled, ".", tmp_path / "intact", print_fn=str).train()
+    assert last_state(tmp_path / "intact") == intact
 
 
 def test_sample_is_translated_between_the_languages_of_its_corpora(imported, tmp_path):
