@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_transformer.data.readers import ReadLog
-from keras_transformer.texts import require_pairs
+from keras_transformer.texts import checked_pair, require_pairs
 
 
 class Pairs:
@@ -61,7 +61,7 @@ class PlainPairs(Pairs):
         pairs: iterable of (source, target) strings.
 
     Raises:
-        ValueError: if `pairs` is not iterable.
+        ValueError: if `pairs` is not iterable; later, when it is read, if an item is not a pair.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -69,7 +69,9 @@ class PlainPairs(Pairs):
         self._pairs = pairs
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self._pairs)
+        for number, pair in enumerate(self._pairs, 1):
+            source, target = checked_pair(number, pair)
+            yield source, target
 
     @property
     def kind(self) -> str:

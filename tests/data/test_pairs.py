@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import TransformerConfig, TranslationEvaluator, evaluation
+from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.pipeline import BatchStream, make_dataset
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.decoding.engine import Engine
@@ -82,6 +83,11 @@ PAIRS = {
 }
 
 
+def beside_others(pairs, others):
+    """Pairs that are compared with those of another split."""
+    return Corpora([Corpus("pairs", pairs)], held_out={"others": Corpora([Corpus("o", others)])})
+
+
 tokenizer = tokenizer_fixture(GOOD, 270)
 
 
@@ -92,6 +98,7 @@ def entrances(tokenizer):
         lambda pairs: make_dataset(pairs, tokenizer, batch_sentences=2),
         lambda pairs: BatchStream(pairs, tokenizer, batch_sentences=2),
         lambda pairs: TranslationEvaluator(lambda lines: lines, pairs),
+        lambda pairs: make_dataset(beside_others(pairs, GOOD), tokenizer, batch_sentences=2),
     )
 
 
@@ -113,6 +120,13 @@ def test_what_holds_no_pairs_is_named(entrances, pairs, message):
 def test_pairs_of_other_types_are_the_same_pairs(tokenizer, name):
     expected = BatchStream(GOOD, tokenizer, batch_sentences=2).fingerprint
     assert BatchStream(PAIRS[name], tokenizer, batch_sentences=2).fingerprint == expected
+
+
+@pytest.mark.parametrize("name", ["lists", "array"])
+def test_pairs_of_other_types_are_found_in_other_splits(name):
+    corpora = beside_others(PAIRS[name], PAIRS[name])
+    assert list(corpora) == GOOD
+    assert corpora.overlaps == {"others": {"sources": 2, "pairs": 2}}
 
 
 def test_number_of_a_pair_counts_all_chunks(tokenizer):
