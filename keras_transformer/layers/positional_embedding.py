@@ -153,6 +153,11 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
                 "Keras has no projection to the vocabulary for them. "
                 f"Received: mode={mode!r}, lora_enabled={self.lora_enabled}"
             )
+        if self.last_rows is not None:
+            raise NotImplementedError(
+                "`PositionalEmbedding` must not be quantized while its last rows are trained. Save "
+                f"the model, and quantize the loaded one. Received: {self.last_rows.shape[0]} rows"
+            )
         # With `type_check`, Keras refuses subclasses of its `Embedding`.
         super().quantize(mode, type_check=False, config=config)
 
@@ -167,13 +172,18 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
             **kwargs: the same by name.
 
         Raises:
-            ValueError: if the layer is not built, has LoRA already, is quantized, or has a
-                constraint.
+            ValueError: if the layer is not built, has LoRA already, is quantized, trains its last
+                rows, or has a constraint.
         """
         if self.quantization_mode is not None:
             raise ValueError(
                 "`PositionalEmbedding` must not be quantized before `enable_lora`. "
                 f"Received: quantization_mode={self.quantization_mode!r}"
+            )
+        if self.last_rows is not None:
+            raise ValueError(
+                "`PositionalEmbedding` must not get LoRA while its last rows are trained. Save the "
+                f"model, and load it first. Received: {self.last_rows.shape[0]} rows"
             )
         super().enable_lora(require_positive(rank=rank), *args, **kwargs)
 
@@ -185,7 +195,17 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
 
         Args:
             count: number of rows.
+
+        Raises:
+            ValueError: if the layer is quantized, has LoRA, or trains its last rows already.
         """
+        if self.quantization_mode is not None or self.lora_enabled or self.last_rows is not None:
+            raise ValueError(
+                "`train_last_rows` needs a matrix as it was built: not quantized, without LoRA, "
+                "and without last rows that are trained. Received: "
+                f"quantization_mode={self.quantization_mode!r}, lora_enabled={self.lora_enabled}, "
+                f"last_rows={self.last_rows is not None}"
+            )
         self._tracker.unlock()  # as Keras does for LoRA, because the layer is built
         self.last_rows = self.add_weight(
             name=LAST_ROWS, shape=(count, self.hidden_dim), initializer="zeros"

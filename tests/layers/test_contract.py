@@ -205,7 +205,7 @@ def test_layer_without_a_product_has_no_lora_and_no_int8(name):
         layer.quantize("int8")
 
 
-def test_embedding_refuses_int4_and_int8_together_with_lora():
+def test_embedding_refuses_int4_and_two_of_int8_lora_and_last_rows():
     with_lora, quantized = (layers.PositionalEmbedding(V, D) for _ in range(2))
     with_lora.build()
     with pytest.raises(NotImplementedError, match="int8 only.*Received: mode='int4'"):
@@ -216,6 +216,16 @@ def test_embedding_refuses_int4_and_int8_together_with_lora():
     quantize(keras.Sequential([keras.Input((None,), dtype="int32"), quantized]))
     with pytest.raises(ValueError, match="quantized before.*quantization_mode='int8'"):
         quantized.enable_lora(2)
+    with_rows = layers.PositionalEmbedding(V, D)
+    with_rows.build()
+    with_rows.train_last_rows(3)
+    with pytest.raises(NotImplementedError, match="while its last rows.*Received: 3 rows"):
+        with_rows.quantize("int8")
+    with pytest.raises(ValueError, match="while its last rows.*Received: 3 rows"):
+        with_rows.enable_lora(2)
+    for layer in (with_lora, quantized, with_rows):
+        with pytest.raises(ValueError, match="`train_last_rows` needs a matrix as it was built"):
+            layer.train_last_rows(3)
 
 
 def test_lora_before_building_raises():
