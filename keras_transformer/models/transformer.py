@@ -155,8 +155,14 @@ class Transformer(TrainingStep, keras.Model):
         encoded = self.encoder(source, padding_mask=source_mask, training=training)
         return self.decoder(target, encoded, encoder_padding_mask=source_mask, training=training)
 
-    def compute_output_spec(self, inputs: Any, *args: Any, **kwargs: Any) -> keras.KerasTensor:
-        return super().compute_output_spec(_named(inputs), *args, **kwargs)
+    def compute_output_spec(
+        self, inputs: Any, *args: Any, return_hidden: bool = False, **kwargs: Any
+    ) -> keras.KerasTensor:
+        inputs = _named(inputs)
+        if not return_hidden:
+            return super().compute_output_spec(inputs, *args, **kwargs)
+        _, target = (inputs[name] for name in INPUT_NAMES)
+        return keras.KerasTensor((*target.shape, self.config.hidden_dim), self.compute_dtype)
 
     @property
     def output_kernel(self) -> Tensor | None:
@@ -289,7 +295,7 @@ class Transformer(TrainingStep, keras.Model):
         return logits, cache
 
     @reads_weights
-    def attention_scores(self, inputs: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+    def attention_scores(self, inputs: Any) -> dict[str, list[Tensor]]:
         """Returns the attention scores of every block and head.
 
         Args:
@@ -299,6 +305,7 @@ class Transformer(TrainingStep, keras.Model):
             dict of lists, one float32 tensor per block: `"encoder"` `(B, N, S, S)`, `"decoder"`
             `(B, N, T, T)` and `"encoder_decoder"` `(B, N, T, S)`.
         """
+        inputs = _named(inputs)
         mask = self.padding_mask(inputs["encoder_token_ids"])
         encoder_output, encoder_scores = self.encoder(
             inputs["encoder_token_ids"], padding_mask=mask, return_attention_scores=True

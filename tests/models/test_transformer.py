@@ -82,9 +82,16 @@ def test_list_of_inputs_is_source_then_target():
     model, expected = transformer(), to_numpy(transformer()(inputs))
     for pair in ([source, target], (source, target)):
         assert_close(to_numpy(model(pair)), expected, 1e-6)
+    pairs = [source, target], inputs
+    found, wanted = (to_numpy(model.attention_scores(pair)["encoder_decoder"]) for pair in pairs)
+    assert_close(found[0], wanted[0], 1e-6)
     symbolic = [keras.Input((None,), dtype="int32") for _ in range(2)]
     outer = keras.Model(symbolic, model(symbolic))
     assert_close(to_numpy(outer([source, target])), expected, 1e-6)
+    hidden = model(symbolic, return_hidden=True)
+    assert hidden.shape == (None, None, 32)
+    found = to_numpy(keras.Model(symbolic, hidden)([source, target]))
+    assert_close(found, to_numpy(model(inputs, return_hidden=True)), 1e-6)
     assert_close(model.predict([source, target], verbose=0), expected, 1e-5)
 
 
