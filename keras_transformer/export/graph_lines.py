@@ -67,7 +67,8 @@ class GraphLineReader:
         `rows` have the beginnings of the lines, padded; `lengths` are those of whole lines.
         """
         # 1 if the first token is a tag, which is no text.
-        tags = tf.cast(tf.reduce_any(tf.equal(rows[:, :1], self._tag_ids), axis=1), tf.int32)
+        is_tag = tf.equal(rows[:, :1, None], self._tag_ids)  # (B, 0 or 1, tags)
+        tags = tf.cast(tf.reduce_any(is_tag, axis=[1, 2]), tf.int32)
         # The end token needs a place, and at least one token of text is kept.
         furthest = tf.maximum(self._most - 1, tags + 1)
         position = tf.range(tf.shape(rows)[1])

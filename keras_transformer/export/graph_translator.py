@@ -174,14 +174,14 @@ class GraphTranslator:
             "unfinished": (lengths > 0) & ~has_end,
         }
 
-    def score(self, source, target, source_language=None, target_language=None):
+    def score(self, source, target, source_language, target_language):
         """Scores given translations, see `export_saved_model`.
 
         Args:
             source, target: string tensors `(B,)`.
-            source_language, target_language: as in `translate`, if the model has their tokens.
+            source_language, target_language: as in `translate`.
         """
-        source = self._reader.tagged(source, tf.constant([""]))  # no tag is asked for
+        source = self._reader.tagged(source, target_language)
         source_tokens, target_tokens = self._tokens_of(
             source_language, target_language, tf.size(source)
         )

@@ -58,7 +58,8 @@ def export_saved_model(
       log-probability of each target with its end token; `tokens`, int32 `(B,)`, the number of
       tokens of the target; and `perplexity`, float32 `(B,)`. `log_prob` and `perplexity` are NaN
       for lines of more tokens than 2,048 or the learned positions. A model with tokens of languages
-      has the options `source_language` and `target_language`.
+      has the options `source_language` and `target_language`; a model with tags reads sources with
+      the tag of the translator's `target_language`.
     - `tokenize`: `text`, string `(B,)`; returns `token_ids`, int32 `(B, S)`, those of the source
       without end tokens, padded, and `lengths`, int32 `(B,)`.
 

@@ -1,6 +1,7 @@
 """The functions of a SavedModel: tensors of strings, ids and numbers in and out."""
 
 import inspect
+from functools import partial
 
 import tensorflow as tf
 
@@ -24,12 +25,14 @@ class Signatures(tf.Module):
     def __init__(self, translator: Translator, for_inspection: bool = False) -> None:
         super().__init__()
         graph = GraphTranslator(translator)
-        has_tokens = bool(graph.language_ids)
+        languages = _languages(translator)
+        if graph.language_ids:
+            score = _of_strings(graph.score, "source", "target", **languages)
+        else:
+            score = _of_strings(partial(graph.score, **languages), "source", "target")
         functions = {
             **_translations(graph, translator),
-            "score": _of_strings(
-                graph.score, "source", "target", **(_languages(translator) if has_tokens else {})
-            ),
+            "score": score,
             "search": graph.search,
             "score_ids": graph.score_ids,
             "tokenize": _of_strings(graph.tokenize, "text"),
@@ -42,6 +45,9 @@ class Signatures(tf.Module):
             setattr(self, name, function)
         self.functions = {"serving_default": functions.pop("serve"), **functions}
         self.weights = [weight.value for weight in translator.model.weights]
+        # The state of a sampler's random numbers.
+        states = getattr(translator.settings.sampler, "variables", ())
+        self.random_states = [state.value for state in states]
         self.tokenizers = graph.tokenizers
 
 

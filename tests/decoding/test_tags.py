@@ -148,6 +148,14 @@ def test_python_and_saved_model_read_the_line_with_its_tag(translators):
         translator.score(["one", ">>xyz<< two"], ["x", "x"])
     if not IS_TENSORFLOW:
         return
+    for blank in (["", " "], []):
+        found = served.translate_n_best(tf.constant(blank, tf.string))["translations"].numpy()
+        assert len(found) == len(blank) and (found == b"").all()
+    fixed = Translator(translator.model, translator.source_tokenizer, target_language="fra")
+    scored = Signatures(fixed).score(tf.constant(["one", "two"]), tf.constant(["x", "x"]))
+    expected = translator.score([">>fra<< one", ">>fra<< two"], ["x", "x"])
+    log_probs = [pair.log_prob for pair in expected]
+    assert scored["log_prob"].numpy() == pytest.approx(log_probs, rel=1e-4)
     wrong = tf.constant(["one", ">>xyz<< two"])
     for name, tensors in {"serve": [wrong], "score": [wrong, wrong]}.items():
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"line \[2\] begins .*>>xyz<<"):

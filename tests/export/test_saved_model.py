@@ -5,6 +5,7 @@ import math
 import shutil
 import sys
 
+import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -364,6 +365,22 @@ def test_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
     assert not hasattr(served, "search_tree"), "without `inspect=True`"
     replayed = list(verify(load_translator(folder / "served"), folder / "served"))
     assert [answer.text for answer in replayed if answer.is_equal] == lines
+
+
+@pytest.mark.long
+def test_sampler_is_in_the_graph_with_its_state(exported, tmp_path):
+    made, _ = exported
+
+    def new_translator():
+        sampler = keras_hub.samplers.RandomSampler(seed=1)
+        return Translator(made.model, made.source_tokenizer, sampler=sampler, extra_length=6)
+
+    path = export_saved_model(new_translator(), tmp_path / "served")
+    served, translator = tf.saved_model.load(str(path)), new_translator()
+    lines = ["seven hundred and one"]  # one, because the draws of several depend on each other
+    expected = [translator(lines) for _ in range(2)]
+    found = [strings(served.serve(tf.constant(lines))["translation"]) for _ in range(2)]
+    assert found == expected and found[0] != found[1]
 
 
 @pytest.mark.long
