@@ -72,7 +72,7 @@ class TrainingLogger(keras.callbacks.Callback):
             "padding_efficiency": tokens / slots,
         }
         if keras.backend.backend() != "jax":  # JAX sets the variables after the epoch
-            logs["learning_rate"] = float(self.model.optimizer.learning_rate)
+            logs["learning_rate"] = _learning_rate(self.model)
         logs.update(self._values)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -81,7 +81,7 @@ class TrainingLogger(keras.callbacks.Callback):
         self._seconds += seconds
         if logs is None:
             return
-        logs.update(learning_rate=float(self.model.optimizer.learning_rate), **self._values)
+        logs.update(learning_rate=_learning_rate(self.model), **self._values)
         if "gradient_norm" in self._stream.sums:
             total, updates = self._stream.sums["gradient_norm"]
             logs["gradient_norm"] = total / updates
@@ -90,6 +90,12 @@ class TrainingLogger(keras.callbacks.Callback):
         """Restarts the measurement at a batch of the epoch."""
         self._first, self._started = batch, time.perf_counter()
         self._values, self._epoch_totals = {}, (0.0, 0.0)
+
+
+def _learning_rate(model):
+    """Returns the learning rate of the next update."""
+    # `copy` makes a tensor of a variable, also of one that a strategy mirrors.
+    return float(keras.ops.convert_to_numpy(keras.ops.copy(model.optimizer.learning_rate)))
 
 
 class NonFiniteLossError(ArithmeticError):

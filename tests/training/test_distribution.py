@@ -214,6 +214,21 @@ def test_no_batch_of_a_generator_is_lost_on_replicas():
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
+def test_learning_rate_that_replicas_share_is_logged():
+    """A number, of which the optimizer makes a variable."""
+    from keras_transformer import TrainingLogger, make_dataset, number_names
+    from tests.replicas import mirrored
+
+    corpus = number_names("train", 40)
+    tokenizer = learned_tokenizer(corpus, 300)
+    dataset, _ = make_dataset(corpus, tokenizer, batch_sentences=20)
+    logger = TrainingLogger(dataset)
+    dataset = dataset.map(lambda x, y, weights: (x["decoder_token_ids"], y, weights))
+    model = new_tagger(mirrored(), tokenizer.vocabulary_size, rate=0.25)
+    history = model.fit(dataset, shuffle=False, verbose=0, callbacks=[logger]).history
+    assert history["learning_rate"] == [0.25]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("pairs", [3, 40])
 def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs):
