@@ -166,7 +166,9 @@ def pairs_of_cells(rows, name, columns, separator, log):
     """
     is_named = isinstance(columns[0], str)
     if is_named:
-        _, header = next(rows, (1, []))
+        _, header = next(rows, (1, None))
+        if header is None:
+            return
         where = f"{name}, line 1, with {separator} between two columns"
         columns = [1 + header.index(_present(column, header, where)) for column in columns]
     source, target = (column - 1 for column in columns)

@@ -167,7 +167,9 @@ BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n
         ),
         ("a.tsv", '"one\t"eins"\n', {}, [('"one', '"eins"')]),
         ("a.tsv", "1\teins\tone\n", {"columns": [3, 2]}, [("one", "eins")]),
-        ("a.tsv", "", {"columns": ["en", "de"]}, "line 1, with a tab .*: there is no 'en'"),
+        ("a.tsv", "", {"columns": ["en", "de"]}, "must hold a pair. Received: none"),
+        ("a.tsv", "", {"columns": ["en", "de"], "allow_empty": True}, []),
+        ("a.tsv", "x\n", {"columns": ["en", "de"]}, "line 1, with a tab .*: there is no 'en'"),
         ("a.tsv", "en\tx\n", {"columns": ["en", "de"]}, "line 1, .*no 'de'.* two of en, x"),
         ("a.csv", 'source,target\n"a ""b"", c\nd",e\n\n', {}, [('a "b", c\nd', "e")]),
         ("a.csv", "source,target\na\n", {}, "line 2: no column 2"),
@@ -295,7 +297,7 @@ def test_wrong_option_is_named_before_the_file_is_read(tmp_path, option, said):
 
 
 EMPTY = {
-    ".tsv": "", ".csv": "source,target\n", ".jsonl": "\n", ".parquet": parquet([]),
+    ".tsv": "", ".csv": "source,target\n", "0.csv": "", ".jsonl": "\n", ".parquet": parquet([]),
     ".po": str(po([])), ".mo": po([]).to_binary(), ".tmx": "<html/>",
 }  # fmt: skip
 
