@@ -95,7 +95,13 @@ class CompositeLayer(PartsInConfig):
 
 
 class Projection(keras.layers.Dense):
-    """`keras.layers.Dense` whose LoRA matrices can train after loading."""
+    """`keras.layers.Dense` that saves LoRA without rounding, and can train it after loading."""
+
+    def save_own_variables(self, store: Any) -> None:
+        if self.lora_enabled and self.quantization_mode is None:
+            save_with_lora(self, "kernel", store)
+        else:
+            super().save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
         super().load_own_variables(store)
@@ -105,6 +111,26 @@ class Projection(keras.layers.Dense):
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
         # With `type_check`, Keras refuses subclasses of its `Dense`.
         super().quantize(mode, type_check=False, config=config)
+
+
+def save_with_lora(layer, name, store):
+    """Writes the weights of a layer that is not quantized, with LoRA merged into one of them.
+
+    Keras would round the merged weight to the compute dtype.
+
+    Args:
+        layer: built, with LoRA.
+        name: `"kernel"` or `"embeddings"`, the weight that LoRA changes.
+        store: as in `save_own_variables` of a layer.
+    """
+    by_name = {weight.name: weight for weight in layer.weights}
+    difference = ops.matmul(by_name[f"lora_{name}_a"], by_name[f"lora_{name}_b"])
+    merged = by_name[name] + layer.lora_alpha / layer.lora_rank * difference
+    merged = ops.cast(merged, by_name[name].dtype)
+    names = layer.variable_serialization_spec[None]
+    values = [merged if each == name else getattr(layer, each) for each in names]
+    for index, value in enumerate(value for value in values if value is not None):
+        store[str(index)] = value
 
 
 def redraw_lora(lora_a):

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.layers.arguments import arguments_of, require_axes, require_positive
-from keras_transformer.layers.composite_layer import redraw_lora
+from keras_transformer.layers.composite_layer import redraw_lora, save_with_lora
 from keras_transformer.layers.float_weight import LAST_ROWS
 from keras_transformer.layers.positional_encoding import Positions, default_initializer
 from keras_transformer.tensor_shape import shape_of
@@ -224,7 +224,11 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         return ops.concatenate([matrix[: -self.last_rows.shape[0]], self.last_rows])
 
     def save_own_variables(self, store: Any) -> None:
-        super().save_own_variables(_UncopiedStore(store))
+        store = _UncopiedStore(store)
+        if self.lora_enabled:  # then it is not quantized
+            save_with_lora(self, "embeddings", store)
+        else:
+            super().save_own_variables(store)
 
     def load_own_variables(self, store: Any) -> None:
         if self.last_rows is not None:

@@ -11,12 +11,13 @@ import pytest
 
 from keras_transformer import SmoothedCrossEntropy, Transformer, TransformerConfig, layers
 from keras_transformer.models import TransformerDecoder, TransformerEncoder
-from tests.builders import normal, padded_ids, quantize, to_numpy, token_inputs
+from tests.builders import normal, padded_ids, quantize, randomize, to_numpy, token_inputs
 
 V, D, T = 11, 8, 4
 SIZES = {"num_heads": 2, "intermediate_dim": 16}
 CONFIG = TransformerConfig(vocabulary_size=V, hidden_dim=D, num_layers=1, dropout=0.0, **SIZES)
 LEARNED = {"positions": "learned", "max_sequence_length": 6}
+EMBEDDING = {"vocabulary_size": V, "hidden_dim": D, **LEARNED}
 ids, x = padded_ids([T, 3], V, seed=1), normal(2, T, D)
 
 
@@ -47,7 +48,7 @@ def gated():
 
 
 def embedding():
-    return foreign(layers.PositionalEmbedding(V, D, **LEARNED, name="part"), ids)
+    return foreign(layers.PositionalEmbedding(**EMBEDDING, name="part"), ids)
 
 
 def encoding():
@@ -152,6 +153,25 @@ def test_what_was_done_to_parts_is_kept(make, adapt, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert state_of(loaded) == state_of(model)
     np.testing.assert_allclose(to_numpy(loaded(inputs)), to_numpy(model(inputs)), atol=1e-6)
+
+
+@pytest.mark.parametrize("layer_class", [layers.EncoderBlock, layers.PositionalEmbedding])
+def test_file_holds_lora_in_the_precision_of_the_weights(layer_class, tmp_path):
+    """In half precision, Keras's `kernel` and `embeddings` are rounded."""
+    config, array = (SIZES, x) if layer_class is layers.EncoderBlock else (EMBEDDING, ids)
+    layer = layer_class(**config, dtype="mixed_bfloat16", name="part")
+    model, _ = foreign(layer, array)
+    layer.enable_lora(2, lora_alpha=6)
+    randomize(layer)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    before, after = ({w.path: to_numpy(w) for w in each.weights} for each in (model, loaded))
+    pairs = [path.removesuffix("_a") for path in before if path.endswith("_a")]
+    assert pairs
+    for path in pairs:  # such as part/.../lora_kernel
+        weight = path.replace("lora_", "")
+        expected = before[weight] + 3 * before[f"{path}_a"] @ before[f"{path}_b"]
+        np.testing.assert_allclose(after[weight], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [block, gated, embedding, encoding, stacks, transformer])
