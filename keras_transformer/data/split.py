@@ -6,7 +6,6 @@ Pure Python.
 import contextlib
 import functools
 import itertools
-import os
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -68,7 +67,7 @@ def split_pairs(
 
 def split_files(
     source: types.Path | Iterable[types.Path],
-    target: types.Path | None,
+    target: types.Path | Iterable[types.Path] | None,
     output: types.Path,
     *,
     validation: int,
@@ -80,8 +79,9 @@ def split_files(
     """Splits a corpus into the files `train`, `val` and `test` of a folder, see `split_pairs`.
 
     Lines, also those of TSV, are unchanged and in their order. A file has the ending of the file
-    that it was split from, without `.gz` and the like. Other formats, and TSV whose columns have
-    names, become TSV of two columns, where each run of white space is one space.
+    that it was split from, of several that of the first, without `.gz` and the like. Other formats,
+    and TSV whose columns have names, become TSV of two columns, where each run of white space is
+    one space.
 
     Args:
         source, target: files, as for `read_parallel`; without `target`, one or several with both
@@ -99,16 +99,17 @@ def split_files(
         CorpusError, FileNotFoundError, ValueError: as `read_parallel` and `split_pairs`.
     """
     reading = ReadOptions(**options)
-    sources: Any = [source] if isinstance(source, str | os.PathLike) else list(source)
-    inputs = sources[:1] if target is None else [*sources, target]
+    sources = find_files(source, "source")
+    targets = None if target is None else find_files(target, "target")
+    inputs = [sources[0], *(targets or [])[:1]]
     has_names = isinstance((reading.columns or [None])[0], str)
     is_tsv = not has_names and BOTH_SIDES.isdisjoint(map(suffix_of, sources))
-    keeps_lines = target is not None or is_tsv
+    keeps_lines = targets is not None or is_tsv
     endings = [suffix_of(name) or ".txt" if keeps_lines else ".tsv" for name in inputs]
     files = _new_files(output, endings)
     lines: list[Sequence[str]]  # the lines of each input before the split
-    if target is not None:
-        pairs = list(read_parallel(source, target))
+    if targets is not None:
+        pairs = list(read_parallel(sources, targets))
         lines = list(zip(*pairs, strict=True))
     elif keeps_lines:
         pairs, lines = _read_tsv(sources, reading, log or ReadLog())
@@ -141,7 +142,7 @@ def _new_files(folder, endings):
 def _read_tsv(sources, options, log):
     """Returns the pairs of TSV files, and `[lines]`: their lines, perhaps with more columns."""
     read = functools.partial(_lines_and_pairs, columns=options.columns or (1, 2))
-    stream = FileStream(read, find_files(sources, "source"), options=options)
+    stream = FileStream(read, sources, options=options)
     rows = list(stream.read(log))
     return [pair for _, pair in rows], [[line for line, _ in rows]]
 

@@ -115,7 +115,8 @@ def test_several_catalogues_are_written_as_tsv(tmp_path, endings):
 )  # fmt: skip
 def test_options_say_how_files_are_read(tmp_path, name, text, options, expected):
     (tmp_path / name).write_text(text)
-    assert written(tmp_path, tmp_path / name, *options) == ("", expected)
+    for folder, files in (("path", tmp_path / name), ("glob", tmp_path / "a.*")):
+        assert written(tmp_path / folder, files, *options) == ("", expected)
 
 
 def test_columns_decide_which_sentences_are_equal(tmp_path):
@@ -159,6 +160,18 @@ def test_lines_of_files_are_kept_as_they_are(tmp_path, kind, end):
         for pair in zip(*(read[part + ending] for ending in endings), strict=True)
     ]
     assert collections.Counter(rows) == collections.Counter(zip(*texts, strict=True))
+
+
+def test_files_of_a_side_may_be_an_iterator_or_a_glob(tmp_path):
+    for name, lines in {"1.en": "abc", "2.eng": "de", "1.de": "ABC", "2.de": "DE"}.items():
+        (tmp_path / name).write_text("\n".join(lines))
+    sources = (tmp_path / name for name in ("1.en", "2.eng"))
+    sizes = split_files(sources, tmp_path / "*.de", tmp_path / "new", validation=1, test=2)
+    files = [f"{part}{ending}" for part in ("train", "val", "test") for ending in (".en", ".de")]
+    assert [path.name for path in sizes] == files
+    rows = [path.read_text().split() for path in sizes]
+    pairs = [pair for n in (0, 2, 4) for pair in zip(*rows[n : n + 2], strict=True)]
+    assert sorted(pairs) == [(letter, letter.upper()) for letter in "abcde"]
 
 
 @pytest.fixture
