@@ -128,6 +128,15 @@ def test_the_server_answers_the_texts_of_the_engine(translators, answers, engine
         assert response.status_code == 400 and "of the model" in response.json()["error"]
 
 
+def test_the_token_of_a_language_takes_one_of_the_positions(translators):
+    """Of the 1,024 of an export, all others are for the text of a line and its end token."""
+    engine = translators["ctranslate2"]
+    with pytest.raises(ValueError, match="at most the model's 1023 positions"):
+        engine("one", max_source_tokens=1024)
+    (best,) = engine("one " * 1100, max_source_tokens=1023, max_length=2, n_best=1)
+    assert best.pieces > 1
+
+
 @pytest.mark.long
 def test_the_exported_graph_answers_the_texts_of_the_run(folders, answers, translators):
     """By the codes of the model alone."""

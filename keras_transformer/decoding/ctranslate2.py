@@ -45,9 +45,9 @@ class CTranslate2Engine(Engine):
     The folder's `model_card.json` has the settings of its search: in float32, `Translator(model,
     tokenizer, **card["search"])` finds the same translations, except for ties. Two things differ:
     a translation may end right behind a target prefix only if the end token is the most probable
-    one there; and the probability of suppressed tokens is shared among the others. A search returns
-    only the sum of the log-probs of each hypothesis. In a forked process, the engine loads the
-    model again when it is first used.
+    one there; and the probability of suppressed tokens is shared among the others, so one in a
+    target prefix counts as 0 in the score. A search returns only the sum of the log-probs of each
+    hypothesis. In a forked process, the engine loads the model again when it is first used.
 
     Args:
         folder: path of a folder that `export_ctranslate2` wrote, with tokenizers.
@@ -83,12 +83,14 @@ class CTranslate2Engine(Engine):
         folder = Path(folder)
         workers = usable_cores() if workers is None else workers
         self.card = read_card(folder, self.name, "model.bin")
-        # CTranslate2 has a table of positions, as if they were learned.
-        bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
-        self.config = SimpleNamespace(**self.card["architecture"] | bounds)
         tokenizers = [Tokenizer.load(path) for path in exported_paths(folder)]
         source, target = tokenizers[0], tokenizers[-1]  # the same one, if they share it
         self.tokenizers = source, target
+        # CTranslate2 has a table of positions, as if they were learned. The token of a language
+        # has a position too, but is no token of a line.
+        most_tokens = self.card["max_tokens"] - bool(source.language_ids)
+        bounds = {"positions": "learned", "max_sequence_length": most_tokens}
+        self.config = SimpleNamespace(**self.card["architecture"] | bounds)
         self._names = [distinct_tokens(source.vocabulary), distinct_tokens(target.vocabulary)]
         self._target_ids = {name: token_id for token_id, name in enumerate(self._names[1])}
         self.defaults = self.card["search"]
@@ -211,7 +213,8 @@ class CTranslate2Engine(Engine):
     def _prefix_totals(self, lines, sources, forced, num_languages):
         """Returns the log-prob of the prefix of each of `lines`, without the language's token.
 
-        CTranslate2 leaves it out of the scores of a search.
+        CTranslate2 leaves it out of the scores of a search. It does not know the log-prob of a
+        suppressed token, which counts as 0.
         """
         if not lines:
             return {}
@@ -221,7 +224,7 @@ class CTranslate2Engine(Engine):
         totals = {}
         for line, scores in zip(lines, scored, strict=True):
             prefix_log_probs = scores.log_probs[num_languages : len(forced[line])]
-            totals[line] = math.fsum(prefix_log_probs)
+            totals[line] = math.fsum(x for x in prefix_log_probs if x > LEAST_LOG_PROB)
         return totals
 
     def _search_in_groups(self, sources, forced, settings, num_languages):

@@ -173,3 +173,14 @@ def test_empty_source_has_no_score_if_the_model_sees_no_end(tmp_path):
     empty, other = engine.score(["", "two"], ["one", "one"])
     assert np.isnan([empty.score, *empty.log_probs]).all()
     assert other.log_probs == pytest.approx(made.score("two", "one").log_probs, rel=1e-4)
+
+
+def test_prefix_may_hold_a_suppressed_token(pair, tmp_path):
+    tokenizer = pair[0].target_tokenizer
+    prefix = tokenizer.encode("ein")
+    without = Translator(pair[0].model, tokenizer, suppressed_tokens=sorted({*prefix}))
+    engine = load_translator(export_ctranslate2(without, tmp_path / "ct2"), workers=1)
+    (best,) = engine("two", target_prefix="ein", max_length=20, n_best=1)
+    token_ids = [tokenizer.vocabulary.index(token) for token in best.tokens]
+    assert token_ids[: len(prefix)] == prefix and -1e3 < best.log_prob < 0
+    assert token_ids[len(prefix) :] and not {*prefix} & {*token_ids[len(prefix) :]}
