@@ -6,6 +6,7 @@ Letters: B batch, W beam slots, T tokens so far, V vocabulary.
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.loop import first_k, pick, select
@@ -85,8 +86,8 @@ def _best_not_suppressed(logits, k, is_fixed, suppressed=()):
     if suppressed:  # find more tokens and drop the suppressed ones: the logits need no mask
         count = min(k + len(suppressed), logits.shape[-1])
         log_probs, token_ids, is_valid = _best_not_suppressed(logits, count, is_fixed)
-        forbidden = ops.convert_to_tensor(suppressed, "int32")
-        is_suppressed = ops.any(token_ids[..., None] == forbidden, axis=-1)
+        is_forbidden = np.isin(np.arange(logits.shape[-1]), np.array(suppressed, "int32"))
+        is_suppressed = ops.take(is_forbidden, token_ids, axis=0)
         log_probs, order = first_k(ops.where(is_suppressed, IMPOSSIBLE, log_probs), k)
         return log_probs, pick(token_ids, order), is_valid
     # Log-probs are logits minus a constant, so only the best one is normalised.

@@ -84,8 +84,15 @@ def test_hypotheses_have_the_scores_of_the_full_pass_in_every_batch(stopping):
 
 
 @pytest.mark.slow_on_jax
-@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 3])
-def test_settings_are_as_processors_and_a_prefix_is_as_given(beam_size):
+@pytest.mark.parametrize(
+    "beam_size, suppressed",
+    [
+        (3, [6, 7, 11]),
+        pytest.param(1, [6, 7, 11], marks=pytest.mark.long),
+        pytest.param(3, [6, 7, 11, *range(20, V)], id="many", marks=pytest.mark.long),
+    ],
+)
+def test_settings_are_as_processors_and_a_prefix_is_as_given(beam_size, suppressed):
     """The prefixes have suppressed tokens, and differ in length."""
     rules = {
         "beam_size": beam_size,
@@ -93,14 +100,14 @@ def test_settings_are_as_processors_and_a_prefix_is_as_given(beam_size):
         "extra_length": 9,
         "target_prefix": [[5, 6]] * 4 + [[7, 0]],
     }
-    constraints = [suppress_tokens([6, 7, 11]), force_end(5, END)]
-    found = found_by(model(), sources(), suppressed_tokens=[6, 7, 11], force_end=True, **rules)
+    constraints = [suppress_tokens(suppressed), force_end(5, END)]
+    found = found_by(model(), sources(), suppressed_tokens=suppressed, force_end=True, **rules)
     expected = found_by(model(), sources(), processors=constraints, **rules)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
     assert found.token_ids[0, 0, :2].tolist() == [5, 6] and found.token_ids[4, 0, 0] == 7
     for row, prefix in zip(found.token_ids, rules["target_prefix"], strict=True):
-        assert not np.isin(row[:, np.count_nonzero(prefix) :], [6, 7, 11]).any()
+        assert not np.isin(row[:, np.count_nonzero(prefix) :], suppressed).any()
 
 
 def test_search_follows_the_weights():
