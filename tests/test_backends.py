@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import keras
 import pytest
 
 import keras_transformer
+from keras_transformer.runs import doctor
+from keras_transformer.training.workers import LocalDevices
 from tests.builders import QUICK_XLA, ROOT, run_fresh
 
 NAMES_WITHOUT_TENSORFLOW = """
@@ -127,6 +131,25 @@ def test_every_public_name_resolves_in_a_fresh_process():
 def test_saved_model_on_another_backend_raises(tmp_path):
     with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
         keras_transformer.export_saved_model(None, tmp_path / "served")
+
+
+@pytest.mark.backends("jax")  # only it has several devices here
+def test_doctor_trains_on_the_devices_that_train_uses():
+    seen = []
+
+    def fit(dataset, **options):
+        seen.append(keras.distribution.distribution())
+        return SimpleNamespace(history={"loss": [1.0]})
+
+    model = SimpleNamespace(fit=fit)
+    checks = SimpleNamespace(
+        recipe=SimpleNamespace(training=SimpleNamespace(seed=1)),
+        trainer=SimpleNamespace(strategy=LocalDevices(4), model=lambda *_: model),
+        tokenizers=None,
+        stream=SimpleNamespace(seek=lambda *_: None, dataset=lambda: None),
+    )
+    assert doctor._Checks._train(checks, [0]) == (model, [1.0])
+    assert isinstance(seen[0], keras.distribution.DataParallel)
 
 
 @pytest.mark.tensorflow_only  # it starts processes with backends of their own

@@ -25,6 +25,7 @@ from keras_transformer.runs.device_check import check_devices
 from keras_transformer.runs.memory import is_out_of_memory, peak_memory_of_gpus
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
+from keras_transformer.training.workers import training_scope
 
 CHECKS = ("devices", "data", "vocabulary", "memory", "learning", "disk")  # in this order
 LEARNING_RATE = 0.001  # the recipe's warm-up rate is too low for ten steps
@@ -267,10 +268,11 @@ class _Checks:
             with self.trainer.strategy.scope():
                 model.compile(optimizer=keras.optimizers.Adam(rate), loss=model.loss)
         losses = []
-        for index in indices:
-            self.stream.seek(0, int(index))
-            one_update = {"steps_per_epoch": 1, "shuffle": False, "verbose": 0}
-            losses += model.fit(self.stream.dataset(), **one_update).history["loss"]
+        with training_scope(self.trainer.strategy):
+            for index in indices:
+                self.stream.seek(0, int(index))
+                one_update = {"steps_per_epoch": 1, "shuffle": False, "verbose": 0}
+                losses += model.fit(self.stream.dataset(), **one_update).history["loss"]
         return model, losses
 
 

@@ -109,8 +109,7 @@ class Trainer:
         with workers.raise_worker_lost(self.strategy), contextlib.ExitStack() as stack:
             self._on_chief(lambda: stack.enter_context(self.run.locked()))
             self._on_chief(self._check_folder)  # again, under the lock
-            if isinstance(self.strategy, workers.LocalDevices):
-                stack.enter_context(self.strategy.scope())
+            stack.enter_context(workers.training_scope(self.strategy))
             return self._train()
 
     def tokenizers(self) -> build.Tokenizers:

@@ -40,6 +40,11 @@ def strategy_of(model: keras.Model) -> Strategy:
     return model.distribute_strategy if is_tensorflow else LocalDevices()
 
 
+def training_scope(strategy: Strategy) -> contextlib.AbstractContextManager[Any]:
+    """Returns the scope to call `fit` in. A model of TensorFlow enters its strategy by itself."""
+    return strategy.scope() if isinstance(strategy, LocalDevices) else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def raise_worker_lost(strategy: Strategy) -> Iterator[None]:
     """Converts TensorFlow's errors of a failed collective to a `WorkerLostError`."""
