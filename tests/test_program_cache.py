@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.backends("jax"), pytest.mark.slow]
 HIDE = "import sys; sys.modules.update(dict.fromkeys(['tensorflow', 'matplotlib', 'pandas']))"
 # A program that was compiled before does not keep the others from being kept.
 BEFORE = "import jax; jax.jit(lambda x: x + 1)(1.0)"
+NO_HOME = "import os, pwd; del os.environ['HOME']; pwd.getpwuid = {}.__getitem__"
 COMPILE = "import keras_transformer, jax; keras_transformer.Transformer; "
 COMPILE += "print(jax.jit(lambda x: x * 2)(jax.numpy.ones(2)))"
 
@@ -37,3 +38,8 @@ def test_programs_are_kept_in_the_cache_of_the_user(tmp_path):
 def test_a_folder_that_cannot_be_written_causes_no_warning(tmp_path, name):
     variables = {"XDG_CACHE_HOME": str(tmp_path), name: "/proc/self/fdinfo"}  # nobody can write
     assert not kept(tmp_path, COMPILE, **variables)
+
+
+def test_without_a_home_no_program_is_kept(tmp_path):
+    variables = {"XDG_CACHE_HOME": "", "KERAS_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    assert not kept(tmp_path, NO_HOME, COMPILE, **variables)

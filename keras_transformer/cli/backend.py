@@ -41,9 +41,10 @@ def backend_name() -> str:
     """
     if name := os.environ.get("KERAS_BACKEND"):
         return name
-    home = Path(os.environ.get("KERAS_HOME") or Path("~/.keras").expanduser())
     names = list(BACKENDS)
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+    # A `RuntimeError`: there is no home.
+    with contextlib.suppress(OSError, RuntimeError, ValueError, LookupError, TypeError):
+        home = Path(os.environ.get("KERAS_HOME") or Path("~/.keras").expanduser())
         names.insert(0, json.loads((home / "keras.json").read_text("utf-8"))["backend"])
     return next(filter(is_installed, names), "tensorflow")
 

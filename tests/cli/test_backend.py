@@ -43,6 +43,14 @@ def test_backend_is_chosen_by_variable_file_and_what_is_installed(
     assert backend.backend_name() == expected
 
 
+def test_backend_is_chosen_without_a_home(monkeypatch):
+    for name in ("KERAS_BACKEND", "KERAS_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # no entry
+    monkeypatch.setattr(backend, "is_installed", {"jax"}.__contains__)
+    assert backend.backend_name() == "jax"
+
+
 def test_empty_folder_of_a_package_is_not_installed(tmp_path, monkeypatch):
     (tmp_path / "half_removed").mkdir()
     (tmp_path / "whole").mkdir()
