@@ -210,9 +210,9 @@ def _require_own_model(proto, source):
     )
     if not (has_our_tokens and has_our_rule):
         raise ValueError(
-            "`model` must be a file that `Tokenizer.train` wrote; recipes and run folders take no "
-            "other. In Python, load another SentencePiece model with "
-            f"`Tokenizer.from_sentencepiece`. Received: {source}"
+            f"`model` must be a file that `Tokenizer.train` wrote. Received: {source}. For another "
+            "SentencePiece model, call `Tokenizer.from_sentencepiece` and `save` its tokenizer; "
+            "recipes take that file"
         )
 
 
