@@ -56,7 +56,8 @@ class Hypothesis:
         dropped_tokens: int. The number of source tokens that were cut off because the line was too
             long.
         protected: list of strings: the protected text that the model lost or repeated. If there is
-            any, the line was cut around all protected text and translated again.
+            any, the line was cut around all protected text and translated again, unless its target
+            prefix leaves no room in the first part: then the translation lacks this text.
         unfinished: bool. Whether the translation, or a piece of it, reached its maximum length and
             has no end token.
 

@@ -313,16 +313,31 @@ class Request:
     def again(self, answers: list[list[Hypothesis]]) -> "Request | None":
         """Returns a request for the lines whose protected text the model lost; `None` without any.
 
-        It cuts them around this text, and so loses none: its own `again` returns `None`.
+        It cuts them around this text, and so loses none: its own `again` returns `None`. A line
+        keeps its answer if its prefix leaves no room in the first part.
         """
-        wrong = [number for number, (best, *_) in enumerate(answers) if best.protected]
-        if self.lost is not None or not wrong:
+        if self.lost is not None:
             return None
+        wrong = [number for number, (best, *_) in enumerate(answers) if best.protected]
+        if self.prefixes is not None:
+            wrong = [number for number in wrong if self._may_be_cut(number, answers)]
+        return self._cut(wrong, answers) if wrong else None
+
+    def _may_be_cut(self, number, answers):
+        """Whether the prefix of a line leaves room in the first part of the line."""
+        try:
+            self._cut([number], answers)
+        except ValueError:
+            return False
+        return True
+
+    def _cut(self, numbers, answers):
+        """Returns a request that cuts lines around the protected text that the model lost."""
         return replace(
             self,
-            texts=[self.texts[number] for number in wrong],
-            prefixes=self.prefixes and [self.prefixes[number] for number in wrong],
-            languages=self.languages and self.languages.of(wrong),
-            places=wrong,
-            lost=[answers[number][0].protected for number in wrong],
+            texts=[self.texts[number] for number in numbers],
+            prefixes=self.prefixes and [self.prefixes[number] for number in numbers],
+            languages=self.languages and self.languages.of(numbers),
+            places=numbers,
+            lost=[answers[number][0].protected for number in numbers],
         )

@@ -193,6 +193,12 @@ def test_lines_whose_text_is_lost_are_cut(copier):
     assert [best.text for best, *_ in found] == copier(lines) == copier(lines)
     assert [best.protected for best, *_ in found][:3] == [["%s", "{x}"], [], []]
     assert copier(lines[0], target_prefix="two").startswith("%s two")
+    prefix = "zwei und zwei und drei"  # too long for "one" alone
+    long = "one %s " + "seven hundred and ninety thousand " * 3
+    options = {"target_prefix": [prefix, ""], "extra_length": 0, "n_best": 1}
+    (kept,), (cut,) = copier([long, lines[0]], **options)
+    assert kept.text.startswith(prefix) and kept.protected == ["%s"]
+    assert cut.text.startswith("%s") and cut.protected == ["%s", "{x}"]
     assert copier(COPIED[4], protect=()) != copier(COPIED[4])
 
 
