@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer.data.pipeline import stream_of
 from keras_transformer.runs.callbacks import StopOnNonFiniteLoss
@@ -44,7 +45,7 @@ class RunKeeper(ClosedCallback):
     A checkpoint holds weights, optimizer, random states, metrics, the position in the data and the
     history. It is written before the first batch, after every epoch, every `every` updates, and
     when the process receives SIGTERM or Ctrl-C. Place this callback after all callbacks that add to
-    the logs.
+    the logs, and before `SwapEMAWeights(swap_on_epoch=True)`, whose averages it would save.
 
     Args:
         folder: path of the folder, made if it is missing. It gets `checkpoints/` and `history.csv`.
@@ -61,7 +62,8 @@ class RunKeeper(ClosedCallback):
             value of `monitor` is better. Optional.
         averaged: the callback that swaps in averaged weights; they are swapped back before a save.
             Optional.
-        guard: the callback that checks weights before each save. Optional.
+        guard: the callback that checks weights before each save. Without it, weights that are not
+            finite are not saved either, and a warning says so. Optional.
         print_fn: called with a line of text. Defaults to `print`.
 
     Attributes:
@@ -94,6 +96,8 @@ class RunKeeper(ClosedCallback):
     >>> len(history.history["loss"]), int(model.optimizer.iterations)
     (3, 6)
     """
+
+    saves_weights = True
 
     def __init__(
         self,
@@ -130,7 +134,7 @@ class RunKeeper(ClosedCallback):
                 f"`checkpoints` must keep the highest {monitor!r}. Received: "
                 f"mode={self._folder.mode}. Pass `mode={self._mode!r}` to the `CheckpointFolder`."
             )
-        self._averaged = averaged
+        self.averaged = averaged
         self._guard = guard
         self.base: dict[str, str] | None = None
         self._print = print_fn
@@ -316,8 +320,8 @@ class RunKeeper(ClosedCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         logs = logs or {}
-        if self._averaged is not None:
-            self._averaged.give_back()
+        if self.averaged is not None:
+            self.averaged.give_back()
         if self.state.batch < self._stream.report.batches_per_epoch:
             return  # another callback has stopped the training within the epoch
         with self._closed_on_error():
@@ -394,16 +398,31 @@ class RunKeeper(ClosedCallback):
         restore_model_state(self.model, metrics, ("metrics",))
 
     def _save(self, kinds, score=None):
-        """Writes a checkpoint, on the chief; returns its path."""
+        """Writes a checkpoint, on the chief; returns its path.
+
+        Weights that are not finite are not saved: the path is then that of the last checkpoint.
+        """
         # A collective, which every worker must call.
         arrays = model_state(self.model, (*self._parts, "metrics"))
         if self._guard is not None:
             self._guard.check_state(arrays)
+        elif not self._is_finite(arrays):
+            warnings.warn(
+                "Weights are not finite, so no checkpoint is written: the next `fit` goes on from "
+                "the last one. Lower the learning rate, lengthen the warm-up, or set `clipnorm`.",
+                stacklevel=3,
+            )
+            return (*self._folder.last(1), self._folder.path)[0]
         if not self._is_chief:
             return self._folder.path_of(self.state.updates)
         self.state.sums = self._stream.sums
         metadata = {**self.state.metadata(), "every": self._every, **self._identity}
         return self._folder.save(self.state.updates, arrays, metadata, score, kinds)
+
+    def _is_finite(self, arrays):
+        """Whether the trainable weights in the arrays of a checkpoint are finite."""
+        names = (f"{self._parts[0]}/{weight.path}" for weight in self._trained.trainable_variables)
+        return all(np.isfinite(arrays[name]).all() for name in names)
 
     # === The end of `fit` ===
 

@@ -1,6 +1,6 @@
 """Callbacks for any `fit`, and a check of what callbacks need from the optimizer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -12,12 +12,15 @@ from keras_transformer.training.optimizers import without_loss_scaling
 from keras_transformer.types import Path
 
 
-def check_callbacks(callbacks: Iterable[keras.callbacks.Callback], optimizer: Any) -> None:
-    """Checks that an optimizer fits the callbacks; Keras would fail only at the end of an epoch.
+def check_callbacks(callbacks: Sequence[keras.callbacks.Callback], optimizer: Any) -> None:
+    """Checks that callbacks suit the optimizer and one another.
+
+    Keras would fail only at the end of an epoch, or not at all.
 
     Raises:
-        ValueError: if a callback sets the learning rate but a schedule does too, or if a callback
-            needs averages of the weights and the optimizer keeps none.
+        ValueError: if a callback sets the learning rate but a schedule does too, if a callback
+            needs averages of the weights and the optimizer keeps none, or if one would save
+            averages in place of the weights.
     """
     inner = without_loss_scaling(optimizer)
     optimizers = getattr(inner, "optimizers", [inner])  # a `MultiOptimizer` has several
@@ -39,6 +42,25 @@ def check_callbacks(callbacks: Iterable[keras.callbacks.Callback], optimizer: An
                 f"`{name}` needs averages of the weights. Received: an optimizer with "
                 "use_ema=False. Pass `use_ema=True` to the optimizer, or leave the callback out."
             )
+    for place, saver in enumerate(callbacks):
+        if isinstance(saver, ClosedCallback) and saver.saves_weights:
+            _check_saver(saver, callbacks[:place], callbacks)
+
+
+def _check_saver(saver, earlier, callbacks):
+    """Raises a `ValueError` if a callback would save averages in place of the weights."""
+    name, would = type(saver).__name__, "would save averages in place of the weights"
+    swaps = [c for c in earlier if isinstance(c, keras.callbacks.SwapEMAWeights)]
+    if any(callback.swap_on_epoch for callback in swaps):
+        raise ValueError(
+            f"`{name}` {would}. Received: `SwapEMAWeights(swap_on_epoch=True)` before it. Place "
+            f"`SwapEMAWeights` after `{name}`."
+        )
+    if any(isinstance(c, AveragedWeights) and c is not saver.averaged for c in callbacks):
+        raise ValueError(
+            f"`{name}` {would}. Received: `AveragedWeights` in `callbacks` only. Pass it to "
+            f"`{name}` too, as `averaged`."
+        )
 
 
 class ClosedCallback(keras.callbacks.Callback):
@@ -46,7 +68,15 @@ class ClosedCallback(keras.callbacks.Callback):
 
     Keras calls no method of a callback when `fit` ends with an error. The `fit` of a `TrainingStep`
     calls `close`.
+
+    Attributes:
+        saves_weights: whether it saves the weights after an epoch, to resume from. Defaults to
+            `False`.
+        averaged: the `AveragedWeights` that it gives back before a save, or `None`.
     """
+
+    saves_weights = False
+    averaged: "AveragedWeights | None" = None
 
     def close(self) -> None:
         """Frees what the callback holds while `fit` runs. May be called again."""

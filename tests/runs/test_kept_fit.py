@@ -332,6 +332,27 @@ def test_weights_that_are_not_finite_are_never_saved(
     assert f"the training pairs on lines {lines}. The last good checkpoint is {saved}." in message
 
 
+@pytest.mark.tensorflow_only
+@pytest.mark.parametrize("batch", [1, 3])
+def test_fit_that_ends_at_a_nan_goes_on_from_before_it(batch, dataset, tmp_path):
+    """Within an epoch, or at its end. The keeper has no guard."""
+    model, terminate = compiled(), keras.callbacks.TerminateOnNaN()
+
+    def poison():
+        variable = model.trainable_variables[-1]
+        variable.assign(np.full(variable.shape, np.nan))
+
+    def fit(*callbacks):
+        keeper = kt.RunKeeper(tmp_path, dataset, print_fn=str)
+        callbacks = [*callbacks, terminate, keeper]
+        return model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks).history["loss"]
+
+    with pytest.warns(UserWarning, match="not finite, so no checkpoint is written"):
+        assert np.isnan(fit(At(batch, poison))).all()
+    assert CheckpointFolder(tmp_path / "checkpoints").newest()[2]["step"] == 0
+    assert np.isfinite(fit()).all()
+
+
 @pytest.mark.parametrize("name, value", [("every", None), ("every", 0), ("patience", np.nan)])
 def test_number_that_is_none_or_too_small_is_refused(name, value, dataset, tmp_path):
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: {name}="):

@@ -7,11 +7,13 @@ from keras.losses import SparseCategoricalCrossentropy
 from keras.optimizers import SGD
 
 from keras_transformer import (
+    RunKeeper,
     SmoothedCrossEntropy,
     TokenAccuracy,
     TransformerConfig,
     paper_optimizer,
 )
+from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.training import AveragedWeights
 from tests.builders import to_numpy
 from tests.training.small_models import (
@@ -130,6 +132,13 @@ for made, callback, message in [
 ]:
     REFUSED.append((made, {"callbacks": [callback]}, message))
 REFUSED.append((made, {"callbacks": callbacks.CallbackList([callback])}, message))
+AVERAGING = {"optimizer": SGD(use_ema=True)}
+KEEPER = RunKeeper("unused", object.__new__(BatchStream))  # not read
+for both, message in [
+    ([callbacks.SwapEMAWeights(swap_on_epoch=True), KEEPER], "Place `SwapEMAWeights` after"),
+    ([KEEPER, AveragedWeights()], "`RunKeeper` would save averages.*as `averaged`"),
+]:
+    REFUSED.append((AVERAGING, {"callbacks": both}, message))
 if BACKEND == "tensorflow":
     for extra in ({"accumulation_steps": 2}, {"devices": 2}):
         REFUSED.append(({"jit_compile": True, "run_eagerly": False} | extra, {}, "`jit_compile`"))
