@@ -140,19 +140,22 @@ class TransformerDecoder(TransformerStack):
             x = self._embed(ops.reshape(token_ids, (-1, 1)), start_index)
             x = ops.reshape(x, (*shape_of(token_ids), self.config.hidden_dim))
         all_scores, block_caches = [], []
+        # An `activity_regularizer` of the block counts all that the block returns.
+        has_scores = return_attention_scores or cache is not None
         for index, block in enumerate(self.blocks):
-            x, scores, *block_cache = block(
+            outputs = block(
                 x,
                 encoder_output,
                 attention_mask=None if parents is None else ancestors.mask,
                 encoder_attention_mask=encoder_attention_mask,
                 use_causal_mask=parents is None,
-                return_attention_scores=True,
+                return_attention_scores=has_scores,
                 cache=None if cache is None else cache["blocks"][index],
                 training=training,
             )
-            all_scores.append(scores)
-            block_caches.extend(block_cache)
+            x, *others = outputs if has_scores else [outputs]  # scores, then cache
+            all_scores.extend(others[:1])
+            block_caches.extend(others[1:])
         x = self._normalize(x)
         if cache is None:
             return (x, all_scores) if return_attention_scores else x

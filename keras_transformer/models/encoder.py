@@ -69,10 +69,15 @@ class TransformerEncoder(TransformerStack):
         attention_mask = None if padding_mask is None else padding_mask[:, None, :]
         x = self._embed(token_ids, training=training)
         all_scores = []
+        # An `activity_regularizer` of the block counts all that the block returns.
         for block in self.blocks:
-            x, scores = block(
-                x, attention_mask=attention_mask, return_attention_scores=True, training=training
+            outputs = block(
+                x,
+                attention_mask=attention_mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
             )
-            all_scores.append(scores)
+            x, *scores = outputs if return_attention_scores else [outputs]
+            all_scores.extend(scores)
         x = self._normalize(x)
         return (x, all_scores) if return_attention_scores else x

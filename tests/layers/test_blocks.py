@@ -5,26 +5,32 @@ import keras_hub
 import numpy as np
 import pytest
 
+from keras_transformer import TransformerConfig
 from keras_transformer.layers.attention import scaled_dot_product_attention
 from keras_transformer.layers.caches import GrowingCache
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.positional_embedding import PositionalEmbedding
+from keras_transformer.models import TransformerDecoder, TransformerEncoder
 from tests.builders import (
     HUB_NAMES,
     assert_close,
     copy_weights,
     normal,
+    padded_ids,
     randomize,
     to_numpy,
     token_chunks,
 )
 from tests.layer_checks import check_layer
 
-B, T, S, D, N = 2, 6, 5, 8, 2
+B, T, S, D, N, V = 2, 6, 5, 8, 2, 11
 SIZES = {"num_heads": N, "intermediate_dim": 16, "layer_norm_epsilon": 1e-5}
 NORMS = pytest.mark.parametrize("normalize_first", [False, True], ids=["post-norm", "pre-norm"])
 KINDS = pytest.mark.parametrize("kind", [EncoderBlock, DecoderBlock])
+STACKS = {EncoderBlock: TransformerEncoder, DecoderBlock: TransformerDecoder}
+CONFIG = TransformerConfig(vocabulary_size=V, hidden_dim=D, num_layers=1, **SIZES)
 
 target, source = normal(B, T, D, seed=1), normal(B, S, D, seed=2)
 source_padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
@@ -65,6 +71,11 @@ def test_activity_regularizer_counts_once_as_in_keras_hub(kind):
         outputs = to_numpy(layer(*INPUTS[kind]))
         expected = 0.01 * (outputs**2).sum() / B
         assert [float(to_numpy(loss)) for loss in layer.losses] == [pytest.approx(expected, 1e-5)]
+    stack = STACKS[kind](CONFIG, PositionalEmbedding(V, D))
+    stack.blocks[0].activity_regularizer = keras.regularizers.L2(0.01)
+    outputs = to_numpy(stack(padded_ids([T, T], V), *INPUTS[kind][1:]))  # of its only block
+    expected = 0.01 * (outputs**2).sum() / B
+    assert [float(to_numpy(loss)) for loss in stack.losses] == [pytest.approx(expected, 1e-5)]
     again = kind.from_config(block.get_config())
     assert again.activity_regularizer.get_config() == {"l2": pytest.approx(0.01)}
 
