@@ -184,6 +184,7 @@ class Trainer:
             print_fn=self.print_fn,
         )
         keeper.base = base
+        keeper.set_params({"epochs": training.epochs})  # `fit` is not called if all are trained
         self._set_weights(model, keeper)
         # The order matters: a callback reads what the callbacks before it add to the logs.
         callbacks = [logger, guard, *filter(None, [averaged])]
