@@ -57,8 +57,9 @@ def force_end(max_length: int | Tensor, end_token_id: int) -> Processor:
     Without it, a translation that reaches its maximum length has no end token.
 
     Args:
-        max_length: int, or int tensor `(B, 1, 1)`, the end token included. The setting `force_end`
-            of a search takes the maximum length of each sentence.
+        max_length: int, the end token included; or int tensor `(B, 1, 1)`, only in a `beam_search`
+            with `compaction=False`, where no sentence leaves the batch. The setting `force_end` of
+            a search takes the maximum length of each sentence.
         end_token_id: int.
 
     Returns:

@@ -100,7 +100,7 @@ def import_model(
         precision: dtype of the weights and of what is computed with them, `"float32"` or
             `"bfloat16"`, which rounds the weights to half of their size. Defaults to `"float32"`.
         print_fn: prints a line of text. Defaults to `print`.
-        **settings: as in `Translator`, with `frozen`, here `True` by default, and `dtype`. They
+        **settings: as in `Translator`, with `dtype`, and with `frozen` as in `load_run`. They
             override those of the model. The run does not get them: its weights have the dtype
             `precision`.
 

@@ -32,7 +32,9 @@ def load_run(
             whose models translate as one `Ensemble`, with the settings of the first.
         model: path of another model file, such as an average of the run's checkpoints. Defaults to
             the run's own, `model.keras`.
-        frozen: as in `Translator`. Defaults to `True`, because a loaded run is not trained further.
+        frozen: as in `Translator`, but without a copy: on JAX and PyTorch, the translator changes
+            if its own `model` is trained. Defaults to `True`, because a loaded run is not trained
+            further.
         dtype: as in `Translator`.
         **settings: settings of `Translator`. They default to `search` in the run's recipe;
             `max_source_tokens` to the smaller of the recipe's `data.max_length` and the model's
