@@ -1,12 +1,18 @@
 """Finds the languages of a model by the codes that people type, such as `de`. Pure Python."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from keras_transformer.texts import COMPRESSED
 
 # The arguments and settings that hold such codes.
 LANGUAGES = "source_language", "target_language"
 SAME_LANGUAGE = 5  # codes that are at most this far apart, by `langcodes`, name one language
+# The code at the end of a file name, before a suffix of compression if there is one.
+_CODE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
+_NO_CODES = {".src", ".tgt", ".txt", ".tok", ".bpe", *COMPRESSED}
 
 
 def find_language(code: str, name: str, language_ids: Mapping[str, int]) -> str:
@@ -57,6 +63,16 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
     except ValueError:  # `code` is not a language code
         pass
     return None
+
+
+def codes_of_files(source: str | None, target: str | None) -> list[str | None]:
+    """Returns the language codes at the ends of two file names, such as `train.en.gz`.
+
+    `None` if a name is missing or ends otherwise, such as with `.txt`, or if both codes are equal.
+    """
+    matches = [_CODE.search(name or "") for name in (source, target)]
+    codes = [match[1] if match and f".{match[1]}" not in _NO_CODES else None for match in matches]
+    return [None, None] if codes[0] == codes[1] else codes
 
 
 def ids_of_parts(

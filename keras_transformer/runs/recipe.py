@@ -17,6 +17,7 @@ from keras_transformer import types
 from keras_transformer.data.cleaning import CleaningSettings
 from keras_transformer.data.corpora import Corpora, Corpus
 from keras_transformer.data.corpus import CorpusError, read_parallel
+from keras_transformer.data.language_codes import codes_of_files
 from keras_transformer.data.number_corpus import EMBEDDED, SPLITS
 from keras_transformer.data.readers import ReadOptions
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -25,7 +26,6 @@ from keras_transformer.models.config import TransformerConfig
 from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.runs.vocabulary_settings import VocabularySettings
 from keras_transformer.settings import Settings, may_change, read_yaml, setting, yaml_line
-from keras_transformer.texts import COMPRESSED
 
 PRESETS = ("tiny", "base", "big")
 TAG = re.compile(r"<(?!/?s>|unk>|pad>|0x)[^\s<>]+>")
@@ -36,8 +36,6 @@ GONE_SETTINGS = {
     "copied_tokens": "symbols of protected text are always checked",
 }
 _ABSENT = object()  # the value of a key that is not set
-# The language code at the end of a file name, before a suffix of compression if there is one.
-_LANGUAGE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +90,7 @@ class CorpusSettings(ReadOptions):
         """Returns the codes of both languages; `None` if unknown."""
         if self.languages or self.number_names:
             return self.languages or ("en", "de")
-        matches = [_LANGUAGE.search(name or "") for name in (self.source, self.target)]
-        return [match and match[1] for match in matches]
+        return codes_of_files(self.source, self.target)
 
     def read(self, folder: types.Path) -> Corpus:
         """Returns the corpus, whose paths are relative to `folder`."""

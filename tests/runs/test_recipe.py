@@ -110,6 +110,21 @@ def test_one_path_is_a_list_of_one(file, change):
     assert getattr(getattr(one, section), key) == ["a.tsv"]
 
 
+@pytest.mark.parametrize(
+    ("files", "codes"),
+    [
+        (["train.en", "train.de"], ["en", "de"]),
+        (["train.en.gz", "train.deu.zst"], ["en", "deu"]),
+        (["source.txt", "target.txt"], [None, None]),
+        (["train.src.gz", "train.tgt.gz"], [None, None]),
+        (["en/train.tc", "de/train.tc"], [None, None]),
+        (["source.gz", "target.xz"], [None, None]),
+    ],
+)
+def test_languages_are_those_at_the_ends_of_two_files(files, codes):
+    assert recipe(data=DATA | {"train": files}).data.languages() == codes
+
+
 def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written = recipe(training={"init_from": "runs/other"}).to_yaml()
