@@ -152,6 +152,7 @@ class BatchStream:
 
     Attributes:
         report: `DatasetReport`.
+        epoch: the epoch of the next iteration, or of the one that is not complete.
         is_read: whether an iteration has begun. May be set to `False`.
         settings: {name: value} of the arguments that decide what the batches hold. Noise, shapes
             and languages are left out unless they are set.
@@ -227,7 +228,7 @@ class BatchStream:
             repeat_skipped: whether each skipped batch is yielded too, as a copy of batch `batch`,
                 for a training loop that reads and discards what it skips. Defaults to `False`.
         """
-        self._epoch, self._batch, self._repeat_skipped = epoch, batch, repeat_skipped
+        self.epoch, self._batch, self._repeat_skipped = epoch, batch, repeat_skipped
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         """Returns the pair indices of each batch, as int arrays."""
@@ -378,7 +379,7 @@ class BatchStream:
     def _arrays(self, own=None):
         """Yields `arrays` of each batch, from the position that `seek` has set."""
         self.is_read = True
-        epoch = self._epoch  # another iterator may advance `self._epoch`
+        epoch = self.epoch  # another iterator may advance `self.epoch`
         batches = self.batches(epoch)[self._batch :]
         skipped = [batches[0]] * self._batch if self._repeat_skipped else []
         yield from (self.arrays(rows, epoch, own) for rows in [*skipped, *batches])
@@ -390,7 +391,7 @@ class BatchStream:
         """Yields the index of each batch; with the last one, the next epoch begins."""
         last = self.report.batches_per_epoch - 1
         yield from range(0 if self._repeat_skipped else self._batch, last)
-        self.seek(self._epoch + 1)
+        self.seek(self.epoch + 1)
         yield last
 
     def _report(self, corpora, pairs_kept, dropped):

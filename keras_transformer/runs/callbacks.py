@@ -17,8 +17,9 @@ class TrainingLogger(keras.callbacks.Callback):
 
     Adds them after each batch, for the progress bar, and after each epoch. With JAX, it adds
     `learning_rate` only after each epoch. If the model logs `gradient_norm`, its value for an epoch
-    is the mean over the updates. Tokens that BPE-dropout adds do not count. After a resume within
-    an epoch, only `tokens_per_second` changes: it is measured from the resume on.
+    is the mean over the updates where it is finite. Tokens that BPE-dropout adds do not count.
+    After a resume within an epoch, only `tokens_per_second` changes: it is measured from the resume
+    on.
 
     Args:
         dataset: the dataset that `fit` gets, as `make_dataset` returns it; gives the number of
@@ -50,7 +51,8 @@ class TrainingLogger(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Row n has sums over the first n batches: target tokens, tokens, and token slots.
-        self._counts = np.pad(self._stream.token_counts(epoch).cumsum(axis=0), ((1, 0), (0, 0)))
+        counts = self._stream.token_counts(self._stream.epoch)
+        self._counts = np.pad(counts.cumsum(axis=0), ((1, 0), (0, 0)))
         self._stream.sums = {}  # `RunKeeper` sets it when it resumes within an epoch
         self._start(batch=0)
 
@@ -60,8 +62,9 @@ class TrainingLogger(keras.callbacks.Callback):
             return
         if "gradient_norm" in logs:
             norm = float(np.mean([logs["gradient_norm"]]))  # with workers, a one-element list
-            total, updates = self._stream.sums.get("gradient_norm", (0.0, 0))
-            self._stream.sums["gradient_norm"] = total + norm, updates + 1
+            if np.isfinite(norm):  # loss scaling skips other updates
+                total, updates = self._stream.sums.get("gradient_norm", (0.0, 0))
+                self._stream.sums["gradient_norm"] = total + norm, updates + 1
         end = min(batch + 1, len(self._counts) - 1)
         all_target_tokens, tokens, slots = self._counts[end]
         target_tokens = all_target_tokens - self._counts[self._first, 0]
@@ -122,7 +125,9 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         self._batch: int | None = None  # no update yet
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._epoch, self._names = epoch, ["loss"]
+        # In a second `fit`, Keras counts from 0 again, and the dataset goes on.
+        self._epoch, self._stream_epoch = epoch, self._stream.epoch
+        self._names = ["loss"]
         # With float16, an overflow is not an error: the optimizer skips the update.
         if not isinstance(self.model.optimizer, keras.optimizers.LossScaleOptimizer):
             self._names.append("gradient_norm")
@@ -156,7 +161,7 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
     def _fail(self, problem):
         if self._batch is None:
             raise NonFiniteLossError(f"{problem} before the first update. Check where it is from.")
-        batches = self._stream.batches(self._epoch)
+        batches = self._stream.batches(self._stream_epoch)
         # With `steps_per_execution`, Keras may count beyond the last batch.
         batch = min(self._batch, len(batches) - 1)
         lines = np.sort(batches[batch]) + 1

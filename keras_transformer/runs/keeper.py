@@ -259,6 +259,7 @@ class RunKeeper(ClosedCallback):
             if not is_restored and not self._has_recipe:
                 # With the initial weights saved, a restart begins with the same ones.
                 self._save(["start"])
+        self._stream.seek(self.state.epoch)  # callbacks before this one ask for its epoch
         # Keras has no public API for this; its `BackupAndRestore` sets the same attribute.
         self.model._initial_epoch = self.params["epochs"] if self.finished else self.state.epoch
 
@@ -326,6 +327,7 @@ class RunKeeper(ClosedCallback):
             return  # another callback has stopped the training within the epoch
         with self._closed_on_error():
             self.state.end_epoch(logs)
+            self._stream.seek(self.state.epoch)
             kinds = ["epoch", "updates"] if self._is_due else ["epoch"]
             path = self._save(kinds, logs.get(self._monitor))
             if self._is_chief:

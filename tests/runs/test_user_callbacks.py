@@ -1,6 +1,7 @@
 """A callback of the user's own in the middle of an epoch, on every backend."""
 
 import pickle
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ from keras_transformer import (
     number_names,
 )
 from keras_transformer.data.pipeline import stream_of
-from keras_transformer.runs.callbacks import StopOnNonFiniteLoss
+from keras_transformer.runs.callbacks import NonFiniteLossError, StopOnNonFiniteLoss
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from tests.builders import to_numpy, tokenizer_fixture
 
@@ -193,3 +194,28 @@ def test_callbacks_of_a_run_do_not_fetch_the_weights_after_each_batch(
         lambda *_: lambdas(on_train_batch_end=lambda batch, logs: of_batches.append(len(fetched))),
     )
     assert of_batches == [0] * 6
+
+
+def test_second_fit_counts_and_names_the_batches_that_it_reads(tokenizer, tmp_path):
+    """Keras counts from epoch 0 again, and the dataset goes on at its second one."""
+    dataset, _ = make_dataset(PAIRS, tokenizer, batch_sentences=7)
+    for _ in dataset:  # the first `fit`
+        pass
+    stream = stream_of(dataset)
+    optimizer = SimpleNamespace(learning_rate=0.1, iterations=SimpleNamespace(numpy=lambda: 1))
+    logger, guard = TrainingLogger(dataset), StopOnNonFiniteLoss(stream, CheckpointFolder(tmp_path))
+    for callback in (logger, guard):
+        callback.set_model(SimpleNamespace(optimizer=optimizer))
+        callback.on_epoch_begin(0)
+    found, expected, tokens, slots = [], [], 0, 0
+    for batch, (inputs, labels, _) in enumerate(dataset):
+        for token_ids in map(np.asarray, (inputs["encoder_token_ids"], labels)):
+            tokens, slots = tokens + np.count_nonzero(token_ids), slots + token_ids.size
+        expected.append(tokens / slots)
+        logs = {"loss": 1.0}
+        logger.on_train_batch_end(batch, logs)
+        found.append(logs["padding_efficiency"])
+    assert found == expected
+    lines = ", ".join(str(row + 1) for row in sorted(stream.batches(1)[0]))
+    with pytest.raises(NonFiniteLossError, match=rf"on lines {lines}\."):
+        guard.on_train_batch_end(0, {"loss": np.nan})
