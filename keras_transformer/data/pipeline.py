@@ -146,7 +146,7 @@ class BatchStream:
     """The batches of a corpus, with `seek` to any epoch and batch.
 
     Batches are planned in advance, so that training can resume at an exact batch, and errors can
-    name the lines of a batch.
+    name the pairs of a batch.
 
     Args: those of `make_dataset` except `first_epoch`.
 

@@ -102,7 +102,7 @@ def _learning_rate(model):
 
 
 class NonFiniteLossError(ArithmeticError):
-    """A loss, gradient or weight is infinite or NaN; the message names update and input lines."""
+    """A loss, gradient or weight is infinite or NaN; the message names update and pairs."""
 
 
 class StopOnNonFiniteLoss(keras.callbacks.Callback):
@@ -111,7 +111,7 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
     Place it before the callbacks that save the model.
 
     Args:
-        stream: the training batches, for the numbers of the input lines.
+        stream: the training batches, for the numbers of the pairs.
         folder: the checkpoints, for the name of the last good one.
 
     Raises:
@@ -164,12 +164,13 @@ class StopOnNonFiniteLoss(keras.callbacks.Callback):
         batches = self._stream.batches(self._stream_epoch)
         # With `steps_per_execution`, Keras may count beyond the last batch.
         batch = min(self._batch, len(batches) - 1)
-        lines = np.sort(batches[batch]) + 1
+        pairs = np.sort(batches[batch]) + 1
         newest = self._folder.last(1)
         note = f"The last good checkpoint is {newest[0]}." if newest else "There is no checkpoint."
         update = int(self.model.optimizer.iterations.numpy())
         raise NonFiniteLossError(
             f"{problem} at update {update} (epoch {self._epoch + 1}, batch {batch + 1}), in "
-            f"the training pairs on lines {', '.join(map(str, lines))}. {note} Check these lines; "
-            "lower the learning rate, lengthen the warm-up, or set `clip_norm`."
+            f"the training pairs {', '.join(map(str, pairs))}. {note} Check these pairs (counted "
+            "from 1 over all corpora, without those that are left out); lower the learning rate, "
+            "lengthen the warm-up, or set `clip_norm`."
         )

@@ -331,8 +331,9 @@ def test_weights_that_are_not_finite_are_never_saved(
     assert all(np.isfinite(array).all() for array in arrays.values())
     message = str(caught.value)
     assert f"{problem} at update {at} (epoch 1, batch {at})" in message
-    lines = ", ".join(str(row + 1) for row in sorted(dataset.stream.batches(0)[at - 1]))
-    assert f"the training pairs on lines {lines}. The last good checkpoint is {saved}." in message
+    numbers = ", ".join(str(row + 1) for row in sorted(dataset.stream.batches(0)[at - 1]))
+    assert f"the training pairs {numbers}. The last good checkpoint is {saved}." in message
+    assert "pairs (counted from 1 over all corpora, without those that are left out)" in message
 
 
 @pytest.mark.tensorflow_only
@@ -370,7 +371,7 @@ def test_report_of_what_is_not_finite_names_what_there_is(dataset, tmp_path):
     with pytest.raises(NonFiniteLossError, match="kernel not finite before the first update"):
         guard.check_state({"kernel": np.array([np.nan])})
     guard.on_epoch_begin(0)
-    with pytest.raises(NonFiniteLossError, match=rf"loss nan .*batch {BATCHES}\).* on lines 1"):
+    with pytest.raises(NonFiniteLossError, match=rf"loss nan .*batch {BATCHES}\).* pairs 1"):
         guard.on_train_batch_end(BATCHES, {"loss": np.nan})
 
 

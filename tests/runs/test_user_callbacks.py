@@ -216,6 +216,6 @@ def test_second_fit_counts_and_names_the_batches_that_it_reads(tokenizer, tmp_pa
         logger.on_train_batch_end(batch, logs)
         found.append(logs["padding_efficiency"])
     assert found == expected
-    lines = ", ".join(str(row + 1) for row in sorted(stream.batches(1)[0]))
-    with pytest.raises(NonFiniteLossError, match=rf"on lines {lines}\."):
+    numbers = ", ".join(str(row + 1) for row in sorted(stream.batches(1)[0]))
+    with pytest.raises(NonFiniteLossError, match=rf"training pairs {numbers}\."):
         guard.on_train_batch_end(0, {"loss": np.nan})
