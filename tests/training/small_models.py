@@ -128,3 +128,14 @@ def on_devices(number):
         return mirrored().scope()
     devices = keras.distribution.list_devices()[:number]
     return keras.distribution.DataParallel(devices=devices).scope()
+
+
+@contextlib.contextmanager
+def dtype_policy(policy):
+    """The default policy of the layers that are made within."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)

@@ -19,6 +19,7 @@ from tests.training.small_models import (
     Tagger,
     V,
     compiled,
+    dtype_policy,
     transformer,
 )
 
@@ -47,10 +48,8 @@ def trained(kind, adam, policy="float32", **arguments):
     optimizer = adam(0.01, beta_2=0.98, name="adam", **arguments)
     if optimizer.weight_decay:
         optimizer.exclude_from_weight_decay(var_names=["bias"])
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    model = compiled(kind, optimizer, dropout=0.2)
-    keras.config.set_dtype_policy(before)
+    with dtype_policy(policy):
+        model = compiled(kind, optimizer, dropout=0.2)
     history = model.fit(
         TOKENS, LABELS, 4, epochs=20, sample_weight=WEIGHTS, shuffle=False, verbose=0
     )

@@ -26,6 +26,7 @@ from tests.training.small_models import (
     Tagger,
     V,
     compiled,
+    dtype_policy,
     on_devices,
     tagger,
 )
@@ -150,10 +151,8 @@ def test_what_the_step_cannot_do_is_refused(made, arguments, message):
     settings = {name: made.pop(name) for name in {"accumulation_steps", "r_drop"} & made.keys()}
     devices, dtype = made.pop("devices", 1), made.pop("dtype", "float32")
     for method in ("fit",) if "callbacks" in arguments else ("fit", "train_on_batch"):
-        keras.config.set_dtype_policy(dtype)
-        with on_devices(devices):
+        with dtype_policy(dtype), on_devices(devices):
             model = compiled(**made)
-        keras.config.set_dtype_policy("float32")
         for name, value in settings.items():
             setattr(model, name, value)
         before = to_numpy(model.trainable_variables)
