@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.builders import ROOT
+
 pytestmark = [pytest.mark.backends("jax"), pytest.mark.slow]
 
 # Keras imports them where they are installed, in seconds.
@@ -17,12 +19,13 @@ COMPILE = "import keras_transformer, jax; keras_transformer.Transformer; "
 COMPILE += "print(jax.jit(lambda x: x * 2)(jax.numpy.ones(2)))"
 
 
-def kept(folder, *code, **variables):
+def kept(folder, *code, cwd=ROOT, **variables):
     """Runs code in a new process, and returns the programs that are in a folder afterwards."""
     variables = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", **variables}
     inherited = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     command = [sys.executable, "-c", "\n".join([HIDE, *code])]
-    ran = subprocess.run(command, capture_output=True, text=True, env=inherited | variables)
+    environment = inherited | {"PYTHONPATH": str(ROOT)} | variables
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
     assert (ran.stdout, "compilation cache" in ran.stderr) == ("[2. 2.]\n", False), ran.stderr
     return {path.name for path in folder.rglob("*-cache")}
 
@@ -42,4 +45,5 @@ def test_a_folder_that_cannot_be_written_causes_no_warning(tmp_path, name):
 
 def test_without_a_home_no_program_is_kept(tmp_path):
     variables = {"XDG_CACHE_HOME": "", "KERAS_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    assert not kept(tmp_path, NO_HOME, COMPILE, **variables)
+    # `~` would be a folder there.
+    assert not kept(tmp_path, NO_HOME, COMPILE, cwd=tmp_path, **variables)
