@@ -39,7 +39,8 @@ from tests.decoding.search_oracle import (
 def test_beam_as_wide_as_the_search_space_finds_the_exhaustive_n_best(case, penalty, n_best):
     models, max_lengths = case
     beam_size = max(exhaustive_width(models, max_lengths), n_best)
-    found = hypotheses(search(models, max_lengths, penalty, beam_size=beam_size, n_best=n_best))
+    options = {"beam_size": beam_size, "n_best": n_best}
+    found = search_every_way(models, max_lengths, penalty, **options)
     for sentence, max_length in enumerate(max_lengths):
         complete, _ = plain_search(models, sentence, max_length, penalty, None)
         assert_best(found[sentence], complete, n_best)
