@@ -135,6 +135,18 @@ def start_plain(start, tmp_path):
     return start_plain
 
 
+def start_on_a_free_port(start, *words, **options):
+    """Starts a server with a port in its words; with another one if a program took the first."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        try:
+            return start(*words, "--port", port, **options)
+        except AssertionError as error:
+            if "Cannot listen" not in str(error):
+                raise
+
+
 def served_files(folder):
     return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
 
@@ -149,10 +161,9 @@ def test_container_needs_no_home_and_writes_nothing(start, folder):
     before = served_files(folder)
     unusable = {"HOME": "/proc/home", "TMPDIR": "/proc/tmp", "http_proxy": "http://127.0.0.1:9"}
     environment = os.environ | unusable | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = [*SERVE, folder, *words[2:], "--port", port]
-    server = start(*words, popen=subprocess.Popen, env=environment, cwd="/proc")
+    words = [*SERVE, folder, *words[2:]]
+    options = {"popen": subprocess.Popen, "env": environment, "cwd": "/proc"}
+    server = start_on_a_free_port(start, *words, **options)
     check = json.loads(re.search(r"HEALTHCHECK .*CMD (.*)", dockerfile)[1])
     check = [
         sys.executable,
