@@ -23,6 +23,7 @@ from keras_transformer.data.readers import ReadOptions
 from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.text_settings import TextSettings, divided
 from keras_transformer.models.config import TransformerConfig
+from keras_transformer.runs.recipe_changes import apply_change
 from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.runs.vocabulary_settings import VocabularySettings
 from keras_transformer.settings import Settings, may_change, read_yaml, setting, yaml_line
@@ -146,7 +147,8 @@ class DataSettings(Settings):
     tag: str | None = setting(
         None,
         "The tag that `translate`, `evaluate` and `serve` put in front of every source, also in "
-        "`validation`: one of the tags in `train`. Needed if every corpus has a tag.",
+        "`validation`: one of the tags in `train`. Needed if every corpus with a `weight` above 0 "
+        "has a tag.",
     )
 
     def __post_init__(self):
@@ -155,8 +157,9 @@ class DataSettings(Settings):
         parts = self._corpora("validation") + self._corpora("test")
         if any(part.tag or part.weight != 1 for part in parts):
             raise ValueError("Only corpora of `train` may have `weight` and `tag`.")
-        tags = [part.tag for part in self._corpora("train")]
-        if self.tag not in tags:  # `tags` holds `None` if a corpus has no tag
+        tags = [part.tag for part in self._corpora("train") if part.tag or part.weight]
+        # `None` is there if a corpus that is trained on has no tag.
+        if self.tag not in (tags or [None]):
             self._reject("tag", f"one of {', '.join(self.tags()) or 'none: no corpus has a tag'}")
         self._cleaning()  # checks `clean`
 
@@ -290,7 +293,9 @@ class Recipe(Settings):
                 f"Received: model_type={self.vocabulary.model_type}"
             )
         # Checked here, so that the error comes before the vocabulary is trained.
-        self.model_config(self.vocabulary.size).check_length(self.data.max_length)
+        # The size of an inherited vocabulary is not known yet: any int32 may be one of its ids.
+        size = self.vocabulary.size if trains_vocabulary else 2**31
+        self.model_config(size).check_length(self.data.max_length)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], others: Iterable[str] = ()) -> Self:
@@ -325,7 +330,7 @@ class Recipe(Settings):
             values = read_yaml(text)
             # `from_dict` reports a text that is not a mapping.
             for change in changes if isinstance(values, dict) else ():
-                _apply(change, values)
+                apply_change(change, values)
             if is_stored and isinstance(values, dict):
                 _drop_gone(name, values)
             return cls.from_dict(values)
@@ -377,7 +382,10 @@ class Recipe(Settings):
             )
         sizes = getattr(TransformerConfig, preset)(vocabulary_size).to_dict()
         # Derived from other fields unless the recipe sets them.
-        for name in ("source_vocabulary_size", "key_dim", "value_dim"):
+        derived = ["source_vocabulary_size", "key_dim", "value_dim"]
+        if overrides.get("num_layers") is not None:
+            derived += ["num_encoder_layers", "num_decoder_layers"]
+        for name in derived:
             del sizes[name]
         if not self.vocabulary.joint:  # two vocabularies cannot share one matrix
             sizes["tie_embeddings"] = "decoder"
@@ -396,27 +404,6 @@ def _drop_gone(name, values):
     if keys := sorted(GONE_SETTINGS.keys() & search.keys()):
         values["search"] = {key: value for key, value in search.items() if key not in keys}
         warnings.warn(f"{name}: {', '.join(keys)} of `search` has gone: ignored.", stacklevel=2)
-
-
-def _apply(change, values):
-    """Applies a change, such as `"training.epochs=5"`, to the mapping of a recipe."""
-    path, equals, text = change.partition("=")
-    *sections, key = path.strip().split(".")
-    if not (equals and sections and all((*sections, key))):
-        raise ValueError(
-            "A changed key must be SECTION.KEY=VALUE, such as training.epochs=5. "
-            f"Received: {change!r}"
-        )
-    for number, section in enumerate(sections, start=1):
-        inner = values.get(section, {})
-        if not isinstance(inner, dict):
-            raise ValueError(
-                f"`{'.'.join(sections[:number])}` must be a mapping of keys to values. "
-                f"Received: {yaml_line(inner)}"
-            )
-        values[section] = dict(inner)  # copy: YAML aliases share one object
-        values = values[section]
-    values[key] = read_yaml(text)
 
 
 def packaged_recipes() -> list[str]:

@@ -42,7 +42,8 @@ def recipe_schema() -> dict[str, Any]:
     for split in ("train", "validation", "test"):
         data["properties"][split]["type"].append("string")
     model = _section(TransformerConfig)
-    model["properties"] |= {"preset": {"enum": list(PRESETS)}, "num_layers": {"type": "integer"}}
+    layers = {"type": "integer", "minimum": 1}
+    model["properties"] |= {"preset": {"enum": list(PRESETS)}, "num_layers": layers}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Recipe of keras-transformer",

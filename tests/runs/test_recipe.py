@@ -181,6 +181,14 @@ def test_two_vocabularies_share_no_matrix_unless_asked_to(preset):
     assert joint.model_config(500).tie_embeddings == "all"
 
 
+@pytest.mark.parametrize("preset", ["tiny", "base", "big"])
+def test_num_layers_takes_the_place_of_the_layers_of_a_preset(preset):
+    model = {"preset": preset, "num_layers": 3}
+    for changes, layers in (({}, (3, 3)), ({"num_decoder_layers": 1}, (3, 1))):
+        made = recipe(model=model | changes).model_config(500)
+        assert (made.num_encoder_layers, made.num_decoder_layers) == layers
+
+
 def of(*corpora, **data):
     return {"data": DATA | {"train": list(corpora)} | data}
 
@@ -200,6 +208,7 @@ REFUSED = [
     *[(of({"file": "a", "tag": tag}), "`tag` must be a name in angle brackets")
       for tag in ("a", "<a b>", "<s>", "<0x41>", "<unk>", "")],
     (of(A, B), "`tag` must be one of <a>, <b>. Received: tag=None"),
+    (of(A, {"file": "b.tsv", "weight": 0}), "`tag` must be one of <a>. Received: tag=None"),
     (of(A, {"file": "b.tsv"}, tag="<b>"), "`tag` must be one of <a>. Received: tag='<b>'"),
     (of({"file": "a.tsv"}, tag="<b>"), "none: no corpus has a tag"),
     (of(A, tag="<a>", test=A), "Only corpora of `train` may have `weight` and `tag`"),
@@ -250,6 +259,9 @@ def test_what_decides_elsewhere_is_not_refused():
     recipe(vocabulary=unigram, training={"subword_regularization": 0.1})
     recipe(data=DATA | {"max_length": 100}, model=LEARNED)
     recipe(model=LEARNED | {"positions": "sinusoidal"})
+    ids = {"end_token_id": 9000, "added_tokens": 9000, "output_bias": True}
+    for decides in ({"vocabulary": {"files": ["a.model"]}}, {"training": OF_A_RUN}):
+        assert recipe(model=ids, **decides).model_config(9001).end_token_id == 9000
 
 
 def test_values_of_changes_are_yaml_and_later_ones_win(file):
@@ -342,6 +354,7 @@ def test_schema_accepts_the_packaged_recipes(schema, name):
         ({"data": {"train": "both.tsv"}}, True),
         ({"data": {"train": ["a.en", "a.de"], "clean": {"duplicates": True}}}, True),
         ({"data": {"train": "a.tsv"}, "vocabulary": {"size": 300, "symbols": None}}, True),
+        ({"data": {"train": "a.tsv"}, "model": {"preset": "tiny", "num_layers": 2}}, True),
         ({"data": {"train": "a.tsv"}, "search": {"alpha": -10, "length_penalty": None}}, True),
         ({}, False),
         ({"data": {}}, False),
@@ -352,6 +365,7 @@ def test_schema_accepts_the_packaged_recipes(schema, name):
         ({"data": {"train": "a.tsv"}, "search": {"alpha": 11}}, False),
         ({"data": {"train": "a.tsv"}, "search": {"stopping": "never"}}, False),
         ({"data": {"train": "a.tsv"}, "model": {"preset": "huge"}}, False),
+        ({"data": {"train": "a.tsv"}, "model": {"preset": "tiny", "num_layers": 0}}, False),
     ],
 )
 def test_schema_and_recipe_accept_the_same(schema, values, is_right):
