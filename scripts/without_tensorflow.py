@@ -1,4 +1,4 @@
-"""Runs the steps of quickstart.sh, and the other commands, where TensorFlow is not installed.
+"""Runs the steps of quickstart.sh, then all commands but `import` and `serve`: without TensorFlow.
 
     KERAS_BACKEND=jax python scripts/without_tensorflow.py FOLDER [--quick]
 
@@ -102,10 +102,20 @@ def check_translations(run_folder, is_quick):
 
 def check_other_commands(run_folder, folder):
     """Runs the other commands on a trained run."""
+    check("number_names: train" in run("recipe", "number_names"), "not the recipe")
     lines = folder / "lines.en", folder / "lines.de"
     for path, side in zip(lines, zip(*number_names("held_out", 200), strict=True), strict=True):
         path.write_text("\n".join(side) + "\n", "utf-8")
+    parts = folder / "parts"
+    run("split", *lines, "--output", parts, "--validation", 20, "--test", 20)
+    check((parts / "train.de").is_file(), "no part for training")
+    few = "data.train={number_names: train, size: 500}"
+    run("prepare", "number_names", "--set", few, "--run", run_folder)
+    check(any((run_folder / "tokens").iterdir()), "no token store")
     check(run("score", run_folder, *lines).count("\n") == 200, "not a line a pair")
+    text = ["--no-corpus", "--text", parts / "val.en"]
+    run("distil", "number_names", run_folder, *text, "--output", folder / "distilled")
+    check((folder / "distilled.yaml").is_file(), "no recipe for a student")
     run("average", run_folder, "--last", 2)
     run("plot", run_folder, "--text", "seven hundred and twenty-one")
     check((run_folder / "attention.png").is_file(), "no picture")
@@ -113,6 +123,7 @@ def check_other_commands(run_folder, folder):
     run("vocabulary", *lines, "--size", 300, "--output", folder / "new.model")
     run("export", run_folder, folder / "ct2", "--format", "ctranslate2", "--quantization", "int8")
     check((folder / "ct2" / "model.bin").is_file(), "no model for CTranslate2")
+    run("verify", folder / "ct2")
     if not is_installed("tensorflow"):
         error = run("export", run_folder, folder / "served", code=2)
         check(error.count("\n") == 1 and "TensorFlow" in error, f"not one line: {error!r}")

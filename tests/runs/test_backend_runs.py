@@ -1,4 +1,4 @@
-"""All commands run on JAX or PyTorch; a run is killed and resumed there, and translates here."""
+"""Commands run on JAX or PyTorch; a run is killed and resumed there, and translates here."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_all_commands_run_on_another_backend(backend, tmp_path):
+def test_commands_run_on_another_backend(backend, tmp_path):
     """And a run that is killed goes on bit by bit. Where TensorFlow is installed, it is hidden."""
     environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
     environment |= {
