@@ -2,8 +2,9 @@
 # Installs what the tests need, then checks style, types and all tests: on TensorFlow, then what
 # another backend can change on JAX and PyTorch.
 #   scripts/test.sh                       the short tests
-#   scripts/test.sh --long                then those marked `long`, and more of layers, models and
-#                                         training on JAX and PyTorch: the quickest files first
+#   scripts/test.sh --long                then those marked `long`, more random examples of some
+#                                         files, and more of layers, models and training on JAX
+#                                         and PyTorch: the quickest files first
 #   scripts/test.sh --long --minutes 55   begins no further long test after 55 minutes, and names
 #                                         the files that it left out
 set -euo pipefail
@@ -63,6 +64,7 @@ export OMP_NUM_THREADS=1
 # update are Keras's; the search is that in plain Python. Other code is the same on every backend.
 contract=(tests/layers/test_contract.py)
 contract+=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values,interrupt}.py)
+contract+=(tests/training/test_{losses,metrics}.py)
 search=(tests/decoding/test_{search,processors,sampling,search_model,traced_search}.py)
 # Of strings, what the model does besides the search; the rest is Python on every backend.
 translator=(score_is_that_of_the_full_pass translate_train_translate)
@@ -70,6 +72,8 @@ translator+=(attention_is_that_of_the_decoding_steps)
 translator=("${translator[@]/#/tests/decoding/test_translator.py::test_}")
 others=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py)
 others+=(tests/test_{backends,program_cache}.py)
+# Batches of few shapes for `fit`, and a bias that a compiled search must not keep.
+others+=(tests/data/test_feeder.py tests/decoding/test_end_bias.py)
 for backend in jax torch; do
     echo "Layers, models, training and search on $backend:"
     on $backend "${contract[@]}" "tests/models/test_paper.py::test_logits_equal_the_paper[untied]" \
@@ -84,17 +88,23 @@ if [ -n "$long" ]; then
     details+=(tests/test_one_path.py --ignore=tests/layers/test_contract.py)
     update=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values}.py)
     update+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
+    update+=(tests/data/test_feeder.py)
+    # Not marked `long`, but with `--long` they try more random examples and strings.
+    examples=(tests/decoding/test_search.py tests/test_settings.py)
+    examples+=(tests/data/test_{graph_tokenizer,tokenizer,pipeline,shapes}.py)
     # Minutes each, the slowest last: examples of the docs, killed runs, all commands on JAX and
     # PyTorch, notebooks, new environments.
     slowest=(tests/test_docs.py tests/runs/test_kept_fit.py tests/test_backends.py)
     slowest+=(tests/runs/test_backend_runs.py tests/test_notebooks.py tests/test_packaging.py)
     echo "Long tests:"
     long_on tensorflow -m long tests "${slowest[@]/#/--ignore=}"
-    # JAX compiles each shape: of the cases marked `long`, it gets those of the update, and of the
-    # search those that are short elsewhere.
+    long_on tensorflow -m "not long" "${examples[@]}"
+    # JAX compiles each shape: of the cases marked `long`, it gets those of the update, and those
+    # that are short elsewhere.
     long_on jax -m "not long" "${details[@]}"
     long_on jax -m long "${update[@]}" "${translator[@]}"
-    long_on jax -m slow_on_jax "${search[@]}" "${others[@]}"
+    long_on jax -m slow_on_jax "${search[@]}" "${others[@]}" \
+        tests/layers tests/models/test_{decode_step,transformer}.py
     long_on torch "${details[@]}"
     long_on torch -m long "${contract[@]}" "${search[@]}" "${translator[@]}" "${others[@]}"
     long_on tensorflow -m long "${slowest[@]}"

@@ -47,7 +47,13 @@ def steps_of(model):
         yield to_numpy(model.decode_step(INPUTS["decoder_token_ids"], cache, 0)[0])
 
 
-@pytest.mark.parametrize("fields", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param(fields, id=name, marks=[pytest.mark.slow_on_jax] * (name != "tied"))
+        for name, fields in MODELS.items()
+    ],
+)
 def test_logits_are_those_of_numpy_with_the_bias_at_the_end_token(fields, tmp_path):
     model = new_transformer(**SMALL | fields)
     before, weights = to_numpy(model(INPUTS)), list(map(to_numpy, model.weights))
