@@ -31,19 +31,33 @@ def adapt(model: Transformer, training: TrainingSettings) -> None:
 
     Args:
         model: built.
-        training: with `lora_rank`, only the matrices of LoRA are trained.
+        training: with `lora_rank`, only the matrices of LoRA are trained. Layers that `freeze`
+            names get none.
+
+    Raises:
+        ValueError: if nothing is left to train.
     """
     for name in training.freeze or ():
         _freeze(model, FREEZE[name])
     if training.lora_rank is not None:
-        _freeze(model, "")
         patterns = [LORA_LAYERS[name] for name in training.lora_layers or ("query", "value")]
-        for path, part in parts_of(model, "").items():
-            if isinstance(part, Projection) and re.search("|".join(patterns), path):
-                part.enable_lora(training.lora_rank)
+        layers = [
+            part
+            for path, part in parts_of(model, "").items()
+            if isinstance(part, Projection) and re.search("|".join(patterns), path)
+        ]
+        layers = [layer for layer in layers if layer.kernel.trainable]
+        _freeze(model, "")
+        for layer in layers:
+            layer.enable_lora(training.lora_rank)
     embedding = model.decoder.embedding  # a model with added tokens shares it with the encoder
     if model.config.added_tokens and not embedding.trainable_weights:
         embedding.train_last_rows(model.config.added_tokens)
+    if not model.trainable_weights:
+        raise ValueError(
+            "`freeze` of `training` must leave weights to train. Received: "
+            f"freeze={training.freeze}, lora_rank={training.lora_rank}. Take a part out of `freeze`."
+        )
 
 
 def _freeze(model, pattern):

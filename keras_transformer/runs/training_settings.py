@@ -187,7 +187,8 @@ class TrainingSettings(Settings):
     )
     freeze: list | None = setting(
         None,
-        f"Parts of the model of `init_from` that are not trained: {', '.join(FREEZE)}.",
+        "Parts of the model of `init_from` that are not trained and get no LoRA: "
+        f"{', '.join(FREEZE)}.",
     )
     lora_rank: int | None = setting(
         None,

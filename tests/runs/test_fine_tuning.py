@@ -14,7 +14,7 @@ from keras_transformer.runs.fine_tuning import adapt, plain_model
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
-from keras_transformer.runs.training_settings import TrainingSettings
+from keras_transformer.runs.training_settings import FREEZE, TrainingSettings
 from tests.runs import tiny_run
 from tests.session import made_once
 
@@ -162,3 +162,20 @@ def test_added_rows_are_trained_beside_a_frozen_matrix(settings):
     assert np.abs(plain.logits_layer.bias).max() < 1
     outputs = [made([source, target], training=False) for made in (model, plain)]
     np.testing.assert_allclose(*outputs, atol=1e-5)
+
+
+def test_frozen_parts_get_no_lora_and_something_must_be_left_to_train():
+    def adapted(**settings):
+        sizes = {"num_layers": 1, "hidden_dim": 16, "intermediate_dim": 16, "num_heads": 2}
+        model = kt.Transformer(vocabulary_size=50, **sizes)
+        adapt(model, TrainingSettings(init_from="base", **settings))
+        return model
+
+    model = adapted(freeze=["decoder"], lora_rank=2, lora_layers=["query", "feed_forward"])
+    trained = [weight.path for weight in model.trainable_weights]
+    assert len(trained) == 3 * 2  # two matrices for each dense layer of the encoder
+    for path in trained:
+        assert re.match(r"encoder/.*/(query|intermediate|output)/lora_kernel_[ab]$", path)
+    for settings in ({"freeze": ["encoder", "decoder"], "lora_rank": 2}, {"freeze": [*FREEZE]}):
+        with pytest.raises(ValueError, match="must leave weights to train. Received: freeze="):
+            adapted(**settings)
