@@ -208,10 +208,10 @@ def _optimizer(training, config, batches_per_epoch):
         "ema_momentum": training.ema_momentum or 0.99,
     }
     if training.optimizer == "adafactor":
-        # Uses the rate of the schedule unchanged: not bounded by a rate of Adafactor, and not
-        # multiplied by the size of the weights, which is 0 for a new matrix of LoRA.
-        unchanged_rate = {"relative_step": False, "epsilon_2": 1.0}
-        optimizer = keras.optimizers.Adafactor(schedule, **unchanged_rate, **shared)
+        # The rate of the schedule holds, below Keras's bound `update ** -0.5`: it is multiplied by
+        # the larger of `epsilon_2` and the size of the weights, which is 0 for a new LoRA matrix.
+        options = {"relative_step": False, "epsilon_2": 1.0}
+        optimizer = keras.optimizers.Adafactor(schedule, **options, **shared)
     else:
         betas = {"beta_1": training.beta_1, "beta_2": training.beta_2}
         optimizer = Adam(schedule, epsilon=training.adam_epsilon, **betas, **shared)

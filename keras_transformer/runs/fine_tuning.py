@@ -56,7 +56,7 @@ def adapt(model: Transformer, training: TrainingSettings) -> None:
     if not model.trainable_weights:
         raise ValueError(
             "`freeze` of `training` must leave weights to train. Received: "
-            f"freeze={training.freeze}, lora_rank={training.lora_rank}. Take a part out of `freeze`."
+            f"freeze={training.freeze}, lora_rank={training.lora_rank}. Take a part out of it."
         )
 
 

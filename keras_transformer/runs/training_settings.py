@@ -46,8 +46,7 @@ class TrainingSettings(Settings):
     epochs: int = setting(20, "Maximum number of epochs.", at_least=1, may_change=True)
     optimizer: str = setting(
         "adam",
-        "Adam, whose state is two numbers for each weight, or Adafactor, whose state is one for "
-        "each row and column.",
+        "Adam, whose state is two numbers for each weight, or Adafactor, whose state is about one.",
         choices=("adam", "adafactor"),
     )
     learning_rate: float | None = setting(

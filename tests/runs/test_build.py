@@ -77,6 +77,18 @@ def test_adam_has_the_settings_of_the_recipe_or_the_paper(tokenizers):
     assert [getattr(other, name) for name in names] == [0.8, 0.999, 1e-8, 0.1, 25.0, False]
 
 
+@pytest.mark.parametrize(("optimizer", "numbers"), [("adam", 2), ("adafactor", 1)])
+def test_optimizer_has_as_many_numbers_for_each_weight_as_its_setting_says(
+    optimizer, numbers, tokenizers
+):
+    model = model_of(recipe(optimizer=optimizer), tokenizers)
+    states, weights = (
+        sum(math.prod(variable.shape) for variable in variables)
+        for variables in (model.optimizer.variables, model.trainable_variables)
+    )
+    assert numbers <= states / weights < numbers + 0.2, "about"
+
+
 def test_weight_decay_spares_biases_and_layer_norms(tokenizers):
     model = model_of(recipe(weight_decay=0.5), tokenizers)
     before = {v.path: np.array(v) for v in model.trainable_variables}
