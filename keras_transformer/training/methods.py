@@ -259,16 +259,19 @@ class TrainingStep(Base):
         return super()._make_function(step_function, *args, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds optimizer and metrics under a strategy of TensorFlow; otherwise, `fit` does.
+        """Builds a model that is not built, and optimizer and metrics under a TensorFlow strategy.
 
-        Reads only the shapes of the data. Keras's method reads a batch, and a generator would lose
-        this batch.
+        The step reads the weights before it calls the model. Otherwise, the first step builds
+        optimizer and metrics. Reads only the shapes of the data. Keras's method reads a batch, and
+        a generator would lose this batch.
         """
-        if self._distribute_strategy is not None:
-            if data_batch is None:
-                data_batch = step.symbolic_batch(iterator._get_iterator())
-            with self.distribute_strategy.scope():
-                self._symbolic_build(data_batch=data_batch)
+        strategy = self._distribute_strategy
+        if strategy is None and self.built:
+            return
+        if data_batch is None:
+            data_batch = step.symbolic_batch(iterator._get_iterator())
+        with contextlib.nullcontext() if strategy is None else strategy.scope():
+            self._symbolic_build(data_batch=data_batch)
 
     def _symbolic_build(self, iterator=None, data_batch=None):
         """Checks the shapes of a batch before Keras builds loss and metrics with it."""

@@ -357,6 +357,38 @@ def test_methods_return_what_they_return_in_keras(setup):
     new_model.cache_clear()  # Keras's models keep their metrics when they are compiled again
 
 
+class Unbuilt(keras.Model):
+    """A subclass without weights until it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = keras.layers.Embedding(20, 8)
+        self.output_layer = keras.layers.Dense(20)
+
+    def call(self, x, training=False):
+        return self.output_layer(self.embedding(x))
+
+
+class UnbuiltWithOurStep(TrainingStep, Unbuilt):
+    pass
+
+
+@pytest.mark.parametrize(
+    "method, options, updates", [("fit", {"epochs": 2, "verbose": 0}, 2), ("train_on_batch", {}, 1)]
+)
+def test_subclass_that_is_not_built_is_trained_from_the_first_batch(method, options, updates):
+    weights = []
+    for kind in (UnbuiltWithOurStep, Unbuilt):
+        keras.utils.set_random_seed(0)
+        model = kind()
+        model.compile(SGD(1.0), SmoothedCrossEntropy(ignore_class=0))
+        getattr(model, method)(IDS[0], LABELS, **options)
+        assert int(to_numpy(model.optimizer.iterations)) == updates
+        weights.append([to_numpy(weight) for weight in model.weights])
+    for value, expected in zip(*weights, strict=True):
+        np.testing.assert_allclose(value, expected, atol=1e-5)
+
+
 def test_page_has_the_table():
     page = (ROOT / "docs" / "pages" / "training.md").read_text("utf-8")
     cells = re.findall(r"^\| (`.*?) \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
