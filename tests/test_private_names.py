@@ -118,6 +118,8 @@ def overridden_names():
         # models on JAX alone.
         is_model = issubclass(cls, keras.Model) or cls.__name__ == "KeptState"
         bases = cls.__mro__ + (functional if is_model else ())
+        if issubclass(cls, keras.metrics.Metric):
+            bases += keras.callbacks.EarlyStopping.__mro__  # which reads attributes of metrics
         own = [base for base in bases if base.__module__.startswith("keras_transformer")]
         foreign = set().union(*(private_names(base) for base in bases if base not in own))
         for base in own:

@@ -32,6 +32,7 @@ class TokenMean(keras.metrics.Mean):
     """
 
     default_name: str
+    _direction: str  # "up" if more is better, else "down": callbacks in mode "auto" read it
 
     def __init__(
         self, ignore_class: int | None = None, name: str | None = None, dtype: str | None = None
@@ -96,6 +97,7 @@ class TokenAccuracy(TokenMean):
     """
 
     default_name = "accuracy"
+    _direction = "up"
 
     def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         return ops.cast(ops.equal(labels, ops.argmax(logits, axis=-1)), "float32")
@@ -133,6 +135,7 @@ class Perplexity(TokenMean):
     """
 
     default_name = "perplexity"
+    _direction = "down"
 
     def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         logits = ops.cast(logits, "float32")

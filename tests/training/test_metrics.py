@@ -1,5 +1,7 @@
 """Metrics against sums and counts over all tokens of all batches, by NumPy."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -59,3 +61,16 @@ def test_metric_is_reset_and_restored_from_its_config(metric):
     for one in (first, again):
         one.update_state(*all_batches[0][:2])
     np.testing.assert_allclose(to_numpy(first.result()), to_numpy(again.result()), rtol=1e-6)
+
+
+@pytest.mark.parametrize("metric, worse, better", [(TokenAccuracy, 0.5, 0.6), (Perplexity, 6, 5)])
+def test_callbacks_in_mode_auto_know_which_values_are_better(metric, worse, better):
+    model = SimpleNamespace(metrics=[metric()], stop_training=False)
+    callback = keras.callbacks.EarlyStopping(f"val_{model.metrics[0].name}")
+    callback.set_model(model)
+    callback.on_train_begin()
+    stops = []
+    for epoch, value in enumerate([worse, better, worse]):
+        callback.on_epoch_end(epoch, {callback.monitor: value})
+        stops.append(model.stop_training)
+    assert stops == [False, False, True]
