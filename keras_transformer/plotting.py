@@ -112,7 +112,9 @@ def plot_history(
         history: dict of equally long lists, or what `model.fit` returned, or the path of a
             `history.csv` with a header. The horizontal axis is the column "epoch", else "step",
             else the row number from 1. Keras counts the epochs in this column from 0; the figure
-            counts them from 1.
+            counts them from 1. With `validation_freq`, `model.fit` returns columns of different
+            length: give the path of the file that `keras.callbacks.CSVLogger` writes, or of the
+            `history.csv` of `RunKeeper`. They have empty cells instead.
         title: string above the panels.
 
     Returns:
@@ -181,7 +183,7 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> Figu
 
     Reference: Vaswani et al., 2017, "Attention Is All You Need", section 3.5.
     """
-    encoding = np.asarray(encoding, dtype="float32")
+    encoding = _to_array(encoding)
     if encoding.ndim != 2 or encoding.size == 0:
         raise ValueError(
             "`encoding` must be of shape (length, hidden_dim). "
@@ -210,9 +212,16 @@ def plot_positional_encoding(encoding: Tensor, title: str | None = None) -> Figu
     return figure
 
 
+def _to_array(tensor):
+    """Returns the float32 values of an array, or of a tensor of any backend."""
+    if hasattr(tensor, "detach"):  # NumPy cannot read PyTorch's gradients, GPU memory or bfloat16
+        tensor = tensor.detach().cpu().float()
+    return np.asarray(tensor, dtype="float32")
+
+
 def _stack_scores(scores, target_length, source_length):
     """Returns float32 (L, N, T, S), or raises with the shapes received."""
-    blocks = [np.asarray(block, dtype="float32") for block in scores]
+    blocks = [_to_array(block) for block in scores]
     shapes = [block.shape for block in blocks]
     lengths = target_length, source_length
     if len(set(shapes)) != 1 or shapes[0][1:] != lengths or blocks[0].size == 0:
@@ -272,7 +281,9 @@ def _read_history(history):
     if set(lengths) <= {unit} or 0 in lengths.values() or len(set(lengths.values())) > 1:
         raise ValueError(
             "`history` must hold equally long columns, among them a loss, accuracy, perplexity, "
-            f"BLEU or learning rate. Received: columns {list(history)}, lengths {lengths}"
+            f"BLEU or learning rate. Received: columns {list(history)}, lengths {lengths}. After a "
+            "`fit` with `validation_freq`, give the path of the file that "
+            "`keras.callbacks.CSVLogger` writes, or of the `history.csv` of `RunKeeper`"
         )
     axis = columns.pop(unit) if unit else np.arange(1.0, 1.0 + max(lengths.values()))
     if unit == "epoch":

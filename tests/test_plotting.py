@@ -51,14 +51,37 @@ def curves(ax):
     return {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
 
 
+class TorchTensor:
+    """A tensor of PyTorch in bfloat16 on a GPU, with a gradient, which NumPy cannot read as is."""
+
+    def __init__(self, values, done=()):
+        self.values, self.done = values, done
+
+    def __iter__(self):
+        return map(TorchTensor, self.values)
+
+    def detach(self):
+        return TorchTensor(self.values, (*self.done, "detach"))
+
+    def cpu(self):
+        return TorchTensor(self.values, (*self.done, "cpu"))
+
+    def float(self):
+        return TorchTensor(self.values, (*self.done, "float"))
+
+    def __array__(self, dtype=None, copy=None):
+        if set(self.done) != {"detach", "cpu", "float"}:
+            raise TypeError(f"NumPy cannot read the tensor after {self.done}")
+        return np.asarray(self.values, dtype=dtype)
+
+
 # Attention
 
 
-@pytest.mark.parametrize("as_list", [False, True])
-def test_attention_images_hold_the_scores_between_their_tokens(as_list):
+@pytest.mark.parametrize("kind", [np.asarray, list, TorchTensor])
+def test_attention_images_hold_the_scores_between_their_tokens(kind):
     scores = make_scores(2, 3)
-    given = list(scores) if as_list else scores
-    figure = plot_attention(given, TARGET, SOURCE, "two dogs", "translation", "a$source$")
+    figure = plot_attention(kind(scores), TARGET, SOURCE, "two dogs", "translation", "a$source$")
     for index, ax in enumerate(figure.axes[:6]):
         layer, head = divmod(index, 3)
         np.testing.assert_array_equal(ax.images[0].get_array(), scores[layer, head])
@@ -181,9 +204,10 @@ def test_history_is_the_same_from_keras_a_dict_and_a_file(tmp_path):
 # The positional encoding
 
 
-def test_positional_encoding_panels_hold_table_curves_and_inner_products():
+@pytest.mark.parametrize("kind", [np.asarray, TorchTensor])
+def test_positional_encoding_panels_hold_table_curves_and_inner_products(kind):
     encoding = positional_encoding(60, 64).astype("float32")
-    table, waves, products, _ = plot_positional_encoding(encoding).axes
+    table, waves, products, _ = plot_positional_encoding(kind(encoding)).axes
     np.testing.assert_array_equal(table.images[0].get_array(), encoding.T)
     assert set(curves(waves)) == {f"dimension {dimension}" for dimension in (0, 8, 16, 32)}
     for name, line in curves(waves).items():
@@ -219,6 +243,7 @@ ONE_SCORE = np.ones((1, 1, 1, 1))
         (lambda: plot_history({"epoch": [1], "seconds": [3]}), "columns ['epoch', 'seconds']"),
         (lambda: plot_history({"loss": []}), "lengths {'loss': 0}"),
         (lambda: plot_history({"loss": [1, 2], "lr": [1]}), "lengths {'loss': 2, 'lr': 1}"),
+        (lambda: plot_history({"loss": [1, 2], "val_loss": [1]}), "`keras.callbacks.CSVLogger`"),
         (lambda: plot_history({"loss": ["1.0", "one"]}), "loss='one'"),
         (lambda: plot_positional_encoding(np.zeros((1, 4, 6))), "(1, 4, 6)"),
         (lambda: plot_positional_encoding(np.zeros((0, 6))), "(0, 6)"),
