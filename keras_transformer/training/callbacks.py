@@ -125,12 +125,15 @@ class AveragedWeights(keras.callbacks.Callback):
     """Swaps in the exponential moving average (EMA) of the weights after an epoch.
 
     Validation and the callbacks after this one see the average, until `give_back` or the next
-    epoch. The swap is bit-exact. Requires an optimizer with `use_ema=True`.
+    epoch of the same `fit`. The swap is bit-exact. Requires an optimizer with `use_ema=True`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._weights: list[Any] | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._weights = None  # an earlier `fit` may have trained another model
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.give_back()
