@@ -86,10 +86,8 @@ class CTranslate2Engine(Engine):
         tokenizers = [Tokenizer.load(path) for path in exported_paths(folder)]
         source, target = tokenizers[0], tokenizers[-1]  # the same one, if they share it
         self.tokenizers = source, target
-        # CTranslate2 has a table of positions, as if they were learned. The token of a language
-        # has a position too, but is no token of a line.
-        most_tokens = self.card["max_tokens"] - bool(source.language_ids)
-        bounds = {"positions": "learned", "max_sequence_length": most_tokens}
+        # CTranslate2 has a table of positions, as if they were learned.
+        bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
         self.config = SimpleNamespace(**self.card["architecture"] | bounds)
         self._names = [distinct_tokens(source.vocabulary), distinct_tokens(target.vocabulary)]
         self._target_ids = {name: token_id for token_id, name in enumerate(self._names[1])}
@@ -234,7 +232,8 @@ class CTranslate2Engine(Engine):
         own maximum is smaller is searched again with it, if a hypothesis reaches it.
         """
         bounds = [
-            longest_target(len(source) + 1 - num_languages, settings, self.config) + num_languages
+            longest_target(len(source) + 1 - num_languages, settings, self.config, num_languages)
+            + num_languages
             for source in sources
         ]
         # An empty source keeps one empty hypothesis; all others are searched.

@@ -65,11 +65,16 @@ def require_at_most(most, reason, token_ids, name, advice="", lines=None):
         )
 
 
-def longest_target(source_length: int, settings: SearchSettings, config: Any) -> int:
-    """Returns the maximum length of the translation of a source; both lengths count end tokens."""
+def longest_target(
+    source_length: int, settings: SearchSettings, config: Any, num_languages: int = 0
+) -> int:
+    """Returns the maximum length of the translation of a source; both lengths count end tokens.
+
+    `config` and `num_languages` are those of `learned_positions`.
+    """
     longest = math.floor(settings.length_ratio * (source_length - 1)) + settings.extra_length
     longest = min(longest, settings.most_tokens)
-    return max(1, min(longest, learned_positions(config) or longest))
+    return max(1, min(longest, learned_positions(config, num_languages) or longest))
 
 
 def learned_limits(lengths: np.ndarray, search: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,6 +106,12 @@ def learned_limits(lengths: np.ndarray, search: Mapping[str, Any]) -> dict[str, 
     return {name: limit} if limit > getattr(settings, name) else {}
 
 
-def learned_positions(config: Any) -> int | None:
-    """Returns the number of tokens that a model has learned positions for; `None`: any number."""
-    return config.max_sequence_length if config.positions == "learned" else None
+def learned_positions(config: Any, num_languages: int = 0) -> int | None:
+    """Returns how many tokens of a line a model has learned positions for; `None`: any number.
+
+    Args:
+        config: special token ids and positions, as in `TransformerConfig`.
+        num_languages: number of tokens of languages in front of a line: they have positions too,
+            but are no tokens of the line. Defaults to `0`.
+    """
+    return config.max_sequence_length - num_languages if config.positions == "learned" else None

@@ -99,7 +99,7 @@ def search_model(
     num_languages = 0 if language_ids is None else 1
     lengths = (np.count_nonzero(ids != pad, axis=1) - num_languages).tolist()
     # A source of one token is empty: it has the end token alone.
-    longest = [longest_target(n, settings, config) if n > 1 else 0 for n in lengths]
+    longest = [longest_target(n, settings, config, num_languages) if n > 1 else 0 for n in lengths]
     fixed_length = None if shape is None else shape[2]
     penalties = penalties_up_to(fixed_length or max(longest, default=0), settings)
     inputs = [penalties, ids, np.array(longest, "int32")]

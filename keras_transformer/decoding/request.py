@@ -57,6 +57,8 @@ class LineReader:
     Attributes:
         languages: list of codes: the target languages that the source's tokenizer has tags for.
         language_ids: dict from the codes of languages to tokens, see `TokenizerLike`.
+        positions: int, the most tokens of a line that the model has learned positions for, with the
+            end token; `None`: any number.
         symbols: int, how many symbols for protected text both vocabularies hold.
         joiner: str, what stands between translations where nothing stood between the sources.
     """
@@ -67,6 +69,8 @@ class LineReader:
         self._cutter = LineCutter(source)
         self.languages = [*source.languages]
         self.language_ids = dict(source.language_ids)
+        self._num_languages = int(bool(self.language_ids))
+        self.positions = learned_positions(config, self._num_languages)
         self.symbols = count_symbols(source.vocabulary, target.vocabulary)
         self.joiner = target.joiner
 
@@ -168,7 +172,7 @@ class LineReader:
                 "`target_prefix` must be one string, or one for each line. "
                 f"Received: {len(texts)} prefixes, {len(lines)} lines"
             )
-        bound = learned_positions(self._config) or LONGEST_ROW
+        bound, num_languages = self.positions or LONGEST_ROW, self._num_languages
         whole = self.whole_lines(texts, "target_prefix", 1, language_ids=language_ids)
         rows = []
         for number, (line, ids) in enumerate(zip(lines, whole, strict=True), start=1):
@@ -177,7 +181,8 @@ class LineReader:
                 if not len(piece):  # an empty source gets no prefix
                     rows.append(no_prefix)
                     continue
-                room = min(bound, longest_target(len(piece) + 1, settings, self._config))
+                longest = longest_target(len(piece) + 1, settings, self._config, num_languages)
+                room = min(bound, longest)
                 if len(prefix) >= room:
                     raise ValueError(NO_ROOM.format(number, len(prefix), room))
                 rows.append(prefix)
@@ -203,7 +208,7 @@ class LineReader:
             language_ids: the language token of each line, if the model has language tokens.
         """
         token_ids = encode_lines(self._tokenizers[side], texts, language_ids)
-        most = learned_positions(self._config)
+        most = self.positions
         if most is not None:
             require_at_most(most, "the model's positions", token_ids, name)
         else:

@@ -119,7 +119,7 @@ class SavedModelEngine(Engine):
             prefix_ids=no_prefix if prefix_ids is None else prefix_ids,
             n_best=[n_best],
             alpha=[settings.alpha],
-            max_length=[longest_target(length, settings, self.config) for length in lengths],
+            max_length=[longest_target(n, settings, self.config, num_languages) for n in lengths],
             **languages,
         )
         result = SearchResult(*(outputs[name][:, :n_best] for name in SearchResult._fields))

@@ -20,7 +20,7 @@ from keras_transformer.decoding.batches import (
 from keras_transformer.decoding.engine import Engine, SearchResult, require_held
 from keras_transformer.decoding.hypothesis import Hypothesis, attention_of, hypotheses_of
 from keras_transformer.decoding.languages import tag_lines
-from keras_transformer.decoding.lines import learned_positions, to_lines
+from keras_transformer.decoding.lines import to_lines
 from keras_transformer.decoding.protected_text import NAMES
 from keras_transformer.decoding.reports import warn_of
 from keras_transformer.decoding.request import LineReader, Request
@@ -348,7 +348,7 @@ class Translator:
 
     def _bounded(self, settings):
         """Returns `TextSettings` with `max_source_tokens` and `protect` set, for the model."""
-        positions = learned_positions(self._config)
+        positions = self._reader.positions
         bound = settings.max_source_tokens or positions or _MAX_SOURCE_TOKENS
         if positions is not None and bound > positions:
             raise ValueError(

@@ -148,7 +148,11 @@ def row_lengths(rows: tf.RaggedTensor) -> tf.Tensor:
 
 
 def longest_targets(
-    lengths: tf.Tensor, settings: SearchSettings, config: Any, max_length: int | tf.Tensor
+    lengths: tf.Tensor,
+    settings: SearchSettings,
+    config: Any,
+    max_length: int | tf.Tensor,
+    num_languages: int = 0,
 ) -> tf.Tensor:
     """As `longest_target`, in a graph: maximum tokens, end token and prefix included.
 
@@ -157,6 +161,7 @@ def longest_targets(
         settings: `SearchSettings`, for `length_ratio` and `extra_length`.
         config: as in `SearchModel`.
         max_length: int, or int32 tensor `(B,)`: that of each line, in place of the settings'.
+        num_languages: as in `learned_positions`.
 
     Returns:
         int32 tensor `(B,)`, 0 for empty sources.
@@ -164,16 +169,18 @@ def longest_targets(
     # float64 rounds as Python does. The cast is safe, because `max_length` fits into int32.
     longest = tf.floor(settings.length_ratio * tf.cast(lengths, tf.float64)) + settings.extra_length
     longest = tf.minimum(longest, tf.cast(max_length, tf.float64))
-    return allowed_targets(lengths, config, tf.cast(longest, tf.int32))
+    return allowed_targets(lengths, config, tf.cast(longest, tf.int32), num_languages)
 
 
-def allowed_targets(lengths: tf.Tensor, config: Any, longest: tf.Tensor) -> tf.Tensor:
+def allowed_targets(
+    lengths: tf.Tensor, config: Any, longest: tf.Tensor, num_languages: int = 0
+) -> tf.Tensor:
     """Returns maximum lengths within the model's positions, int32 `(B,)`; 0 for empty sources.
 
     Args:
-        lengths, config: as in `longest_targets`.
+        lengths, config, num_languages: as in `longest_targets`.
         longest: int32 tensor `(B,)`, the requested lengths.
     """
     longest = tf.maximum(longest, 1)
-    longest = tf.minimum(longest, learned_positions(config) or longest)
+    longest = tf.minimum(longest, learned_positions(config, num_languages) or longest)
     return tf.where(lengths > 0, longest, 0)

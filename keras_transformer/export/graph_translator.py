@@ -50,9 +50,10 @@ class GraphTranslator:
         self._is_distinct = text_settings.distinct_texts
         self._target_tokenizer = translator.target_tokenizer.graph
         self.languages, self.tokenizers = self._reader.languages, self._reader.sides
-        # Maximum tokens of a line that is scored, and of a prefix with its translation.
-        self._longest = learned_positions(self._config) or LONGEST_ROW
         self.language_ids = self._reader.language_ids
+        self._num_languages = int(bool(self.language_ids))
+        # Maximum tokens of a line that is scored, and of a prefix with its translation.
+        self._longest = learned_positions(self._config, self._num_languages) or LONGEST_ROW
         ids = tf.TensorSpec([None, None], tf.int32)
         n_best = max_length = tf.TensorSpec([None], tf.int32)
         alpha = tf.TensorSpec([None], tf.float32)
@@ -81,7 +82,8 @@ class GraphTranslator:
         rule = SearchSettings.rule("alpha")
         alpha = tf.clip_by_value(tf.broadcast_to(alpha, rows), rule.at_least, rule.at_most)
         lengths = self._lengths(token_ids) - 1  # without the end tokens
-        longest = allowed_targets(lengths, self._config, tf.broadcast_to(max_length, rows))
+        longest = tf.broadcast_to(max_length, rows)
+        longest = allowed_targets(lengths, self._config, longest, self._num_languages)
         search, inputs = make_model_search(
             self._model,
             token_ids,
@@ -231,7 +233,8 @@ class GraphTranslator:
 
     def _longest_targets(self, lengths, max_length):
         """Returns the maximum lengths of translations of rows; see `longest_targets`."""
-        return longest_targets(lengths - 1, self.settings, self._config, max_length)
+        options = self.settings, self._config, max_length, self._num_languages
+        return longest_targets(lengths - 1, *options)
 
     def _prefixes(self, text, longest, language_ids):
         """Returns the ragged ids of prefixes; raises if one leaves no room for another token.

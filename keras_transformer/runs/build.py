@@ -13,6 +13,7 @@ from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.placeholders import count_symbols
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.tokenizer_like import splits_by_language
+from keras_transformer.decoding.lines import learned_positions
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.fine_tuning import adapt
 from keras_transformer.runs.folder import RunFolder
@@ -105,6 +106,18 @@ def tag_sources(recipe, tokenizers):
     source, target = tokenizers
     tag = recipe.data.tag
     return (source if tag is None else source.with_tag(tag)), target
+
+
+def most_source_tokens(recipe, config, tokenizers):
+    """Returns the default of `max_source_tokens` for a run: `max_length`, if the model can read it.
+
+    Args:
+        recipe: `Recipe`.
+        config: `TransformerConfig` of the model.
+        tokenizers: those of source and target.
+    """
+    positions = learned_positions(config, int(bool(tokenizers[0].language_ids)))
+    return min(recipe.data.max_length, positions or recipe.data.max_length)
 
 
 def store_of(recipe, data_folder, run):

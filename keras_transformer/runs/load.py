@@ -11,7 +11,7 @@ from keras_transformer.decoding.forks import require_own_process
 from keras_transformer.decoding.frozen import freeze
 from keras_transformer.decoding.translator import Translator
 from keras_transformer.models.loading import load_model
-from keras_transformer.runs.build import load_tokenizers, tag_sources
+from keras_transformer.runs.build import load_tokenizers, most_source_tokens, tag_sources
 from keras_transformer.runs.fine_tuning import set_weights
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.types import Path
@@ -37,8 +37,8 @@ def load_run(
             further.
         dtype: as in `Translator`.
         **settings: settings of `Translator`. They default to `search` in the run's recipe;
-            `max_source_tokens` to the smaller of the recipe's `data.max_length` and the model's
-            `max_sequence_length`.
+            `max_source_tokens` to the recipe's `data.max_length` or, if that is smaller, to the
+            tokens of a line that the model has learned positions for.
 
     Raises:
         FileNotFoundError: if there is no trained model.
@@ -60,8 +60,7 @@ def load_run(
     recipe = runs[0].recipe()
     settings = recipe.search | settings
     if settings.get("max_source_tokens") is None:
-        lengths = recipe.data.max_length, loaded.config.max_sequence_length
-        settings["max_source_tokens"] = min(filter(None, lengths))
+        settings["max_source_tokens"] = most_source_tokens(recipe, loaded.config, tokenizers[0])
     if is_frozen:
         loaded = freeze(loaded, dtype, is_shared=False)  # only this translator uses the models
     return Translator(loaded, *tokenizers[0], **settings)

@@ -298,7 +298,7 @@ class Trainer:
 
     def _callbacks_of_chief(self, model, tokenizers, stream, keeper):
         """The chief's callbacks: translations, best model, TensorBoard, progress."""
-        data, training, monitor = self.recipe.data, self.recipe.training, self.recipe.monitor
+        training, monitor = self.recipe.training, self.recipe.monitor
         best = (keeper.best() or {}).get(monitor)
         callbacks = [
             BestModel(
@@ -313,7 +313,8 @@ class Trainer:
         if training.translation_sample is None:
             return callbacks
         sample, languages = build.translation_sample(self.recipe, self.data_folder, tokenizers)
-        search = {"max_source_tokens": data.max_length} | self.recipe.search
+        most = build.most_source_tokens(self.recipe, model.config, tokenizers)
+        search = {"max_source_tokens": most} | self.recipe.search
         search |= {"beam_size": 1, "on_too_long": "split"}  # quick, and never an error
         evaluator = TranslationEvaluator(
             Translator(model, *build.tag_sources(self.recipe, tokenizers), **search),

@@ -45,7 +45,9 @@ def test_command_overrides_only_what_the_user_gives(run, monkeypatch, command):
     def make(model, *tokenizers, **settings):
         raise ValueError(f"made with {sorted(settings.items())}")
 
-    model = SimpleNamespace(config=SimpleNamespace(max_sequence_length=None))
+    # Positions that are not learned bound no line.
+    config = SimpleNamespace(positions="sinusoidal", max_sequence_length=9)
+    model = SimpleNamespace(config=config)
     monkeypatch.setattr(load, "load_model", lambda path, compile: model)
     monkeypatch.setattr(load, "freeze", lambda model, *options, **others: model)
     monkeypatch.setattr(load, "Translator", make)

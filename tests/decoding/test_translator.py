@@ -320,6 +320,10 @@ def test_maximum_lengths_are_those_python_computes():
         expected = [max(1, min(math.floor(ratio * n) + extra, most)) for n in counts]
         found = longest_targets(tf.constant(counts), settings, config, settings.most_tokens)
         assert found.numpy().tolist() == expected
+    learned = TransformerConfig.tiny(50, positions="learned", max_sequence_length=9)
+    for num_languages in (0, 1):
+        found = longest_targets(tf.constant([100]), SearchSettings(), learned, 200, num_languages)
+        assert found.numpy().tolist() == [9 - num_languages]
 
 
 @pytest.mark.long

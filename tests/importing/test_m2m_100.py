@@ -92,6 +92,26 @@ def test_token_ids_are_those_that_transformers_generates(imported, beam_size):
     assert not any("_" in text for text in texts), "languages are no text"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
+def test_the_token_of_a_language_takes_one_of_the_learned_positions(imported):
+    kind, _, _, translator, _ = imported
+    learned = {"positions": "learned", "max_sequence_length": 9, "first_position": 0}
+    config = kt.TransformerConfig.from_dict(translator.model.config.to_dict() | learned)
+    tokenizer, (source, target, _) = translator.source_tokenizer, CODES[kind]
+    rules = {"beam_size": 1, "suppressed_tokens": [tokenizer.end_token_id]}
+    rules |= {"source_language": source, "target_language": target}
+    made = kt.Translator(kt.Transformer(config), tokenizer, **rules)
+    (best,) = made("one", n_best=1)
+    assert len(best.tokens) == 8, "the bound must be what ended it"
+    (best,) = made(" ".join(["one"] * 20), n_best=1, split="lines")
+    assert best.pieces > 1
+    with pytest.raises(ValueError, match="at most the model's 8 positions"):
+        made("one", max_source_tokens=9)
+    with pytest.raises(ValueError, match="at most 8 tokens"):
+        made.score(" ".join(["one"] * 20), "one")
+
+
 @pytest.mark.long
 def test_attention_is_that_of_transformers_behind_start_and_language(imported):
     """Rows are the tokens of the translation; columns are what the decoder reads."""
