@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.data.pieces import SPACE_SYMBOL
 from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.decoding.frozen import copy_weights
+from keras_transformer.decoding.frozen import copy_weights, model_of_config
 from keras_transformer.decoding.sentences import SENTENCE_MARKS
 from keras_transformer.present_weights import present_weights
 
@@ -52,7 +52,7 @@ def with_end_bias(model: Any, bias: float, tokenizer: Any = None) -> Any:
         )
     config = model.get_config()
     config["config"] = config["config"] | {"output_bias": True}
-    copy = type(model).from_config(config)
+    copy = model_of_config(model, config)
     is_new = not model.config.output_bias
     weights = [w for w in copy.weights if not (is_new and w is copy.logits_layer.bias)]
     copy_weights(weights, present_weights(model))

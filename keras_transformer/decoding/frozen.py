@@ -53,12 +53,18 @@ def copy_model(model: Any, dtype: str | None = None) -> Any:
     config = model.get_config()
     if dtype is not None:
         config["dtype"] = dtype
+    copy = model_of_config(model, config)
+    copy_weights(copy.weights, present_weights(model))
+    return copy
+
+
+def model_of_config(model: Any, config: dict[str, Any]) -> Any:
+    """Returns a new model of a config of `model`, with the same number of last rows to train."""
     copy = type(model).from_config(config)
     for stack, twin in ((model.encoder, copy.encoder), (model.decoder, copy.decoder)):
         rows = stack.embedding.last_rows  # the config does not have them; both may share them
         if rows is not None and twin.embedding.last_rows is None:
             twin.embedding.train_last_rows(rows.shape[0])
-    copy_weights(copy.weights, present_weights(model))
     return copy
 
 

@@ -85,7 +85,13 @@ def frozen(model):
     model.trainable = False
 
 
-@pytest.mark.parametrize("adapt", [quantize, lora, frozen])
+def last_rows(model):
+    embedding = model.decoder.embedding
+    embedding.train_last_rows(3)
+    embedding.last_rows.assign(embedding.last_rows + 1)
+
+
+@pytest.mark.parametrize("adapt", [quantize, lora, frozen, last_rows])
 @pytest.mark.parametrize("tie", ["all", pytest.param("none", marks=pytest.mark.long)])
 def test_what_was_done_to_the_model_is_kept(adapt, tie):
     model = new_transformer(**SMALL | {"tie_embeddings": tie})
