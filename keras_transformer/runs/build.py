@@ -13,6 +13,7 @@ from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.placeholders import count_symbols
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.tokenizer_like import splits_by_language
+from keras_transformer.decoding.languages import split_tag
 from keras_transformer.decoding.lines import learned_positions
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.fine_tuning import adapt
@@ -129,14 +130,36 @@ def store_of(recipe, data_folder, run):
 def pairs_of(recipe, data_folder, tokenizers, split):
     """Returns the pairs of a split; training pairs get placeholders, if the tokenizers have any.
 
-    Raises a `ValueError` if the vocabulary lacks a tag, before the pairs are tokenised.
+    Raises a `ValueError` if the vocabulary lacks a tag, or the sources lack that of their target
+    language, before the pairs are tokenised.
     """
     pairs, rate = recipe.data.pairs(split, data_folder), recipe.training.protected_text
     tag_ids(pairs, tokenizers[0])
+    _require_tags(recipe, pairs, tokenizers[0], split)
     count = count_symbols(*(tokenizer.vocabulary for tokenizer in tokenizers))
     if split == "train" and count > 1 and rate:
         pairs.placeholders = count, rate, recipe.training.seed
     return pairs
+
+
+def _require_tags(recipe, pairs, tokenizer, split):
+    """Raises a `ValueError` if a corpus has a target language, and its first source has no tag.
+
+    Translators put the tag of `target_language` in front of a line; training reads lines as they
+    are.
+    """
+    tags = [f">>{code}<<" for code in tokenizer.languages]
+    for part in pairs.parts if tags else ():
+        languages = part.languages or [None, recipe.search.get("target_language")]
+        if languages[1] is None or not part.weight:
+            continue
+        first = next((source for source, _ in part.pairs if source.strip()), "")
+        if first and split_tag(first)[0] not in tags:
+            raise ValueError(
+                f"The sources of `{split}` must begin with the tag of their target language, such "
+                f"as {tags[0]}, because training puts none in front. Received: {first[:60]!r} in "
+                f"{part.name}. Write the tags into the file."
+            )
 
 
 def splitting_languages(recipe, tokenizers, pairs):

@@ -18,6 +18,7 @@ from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.importing.files import read_vocabulary
 from keras_transformer.importing.importer import read_model_folder
 from keras_transformer.importing.marian_hub import arithmetic_of
+from keras_transformer.runs.build import pairs_of
 from keras_transformer.runs.folder import RunFolder
 from tests.cli.small_run import cli, succeed
 from tests.importing import opus_models
@@ -404,6 +405,25 @@ def test_imported_run_is_fine_tuned_from_any_working_folder(hub, tmp_path, monke
         return sum(each.score for each in scored)
 
     assert score(tuned) > score(imported)
+
+
+def test_sources_of_a_known_language_are_trained_on_only_with_its_tag(run, tmp_path):
+    recipe, tokenizers = RunFolder(run).recipe(), kt.load_run(run).tokenizers
+    (tmp_path / "tagged.en").write_text(">>fra<< one\n", "utf-8")
+    (tmp_path / "tagged.fr").write_text("un\n", "utf-8")
+    tagged = {"source": "tagged.en", "target": "tagged.fr"}
+    plain = {"number_names": "train", "size": 5}
+
+    def read(corpus, search):
+        changed = {"data": {"train": corpus}, "search": recipe.search | search}
+        changed = kt.runs.Recipe.from_dict(recipe.to_dict() | changed)
+        return len(list(pairs_of(changed, tmp_path, tokenizers, "train")))
+
+    assert (read(plain, {}), read(tagged, {})) == (5, 1)
+    for languages, search in (({"languages": ["en", "fra"]}, {}), ({}, {"target_language": "fra"})):
+        assert read(tagged | languages, search) == 1
+        with pytest.raises(ValueError, match="`train` must begin with the tag .* as >>deu<<"):
+            read(plain | languages, search)
 
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz äöüß ,-0123☃😀>< ▁\t\u2028éﬁ"
