@@ -55,7 +55,7 @@ commands = typer.Typer()
 @commands.command()
 @options.search_options()
 def translate(
-    runs: options.RunArguments,
+    runs: options.TranslatorArguments,
     input: InputOption = None,
     output: OutputOption = None,
     *,

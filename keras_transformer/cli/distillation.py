@@ -69,7 +69,7 @@ commands = typer.Typer()
 @options.search_options(*options.OF_WHOLE_LINES)
 def distil(
     recipe: options.RecipeArgument,
-    teachers: options.RunArguments,
+    teachers: options.TranslatorArguments,
     output: OutputOption,
     data: options.Data = Path("."),
     text: TextOption = None,
@@ -84,7 +84,7 @@ def distil(
     """Translate the training text of a recipe by a teacher, as a corpus for a student.
 
     Pairs that a student should not learn are left out, and counted. NAME.yaml is the recipe with
-    the pairs as one more corpus. A teacher is a run, or a folder of CTranslate2. After a kill, the
+    the pairs as one more corpus. The teachers are runs, or one exported folder. After a kill, the
     same command goes on. If only --min-probability or --max-length-ratio differ, it chooses the
     pairs anew and translates nothing.
 

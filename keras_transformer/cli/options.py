@@ -27,11 +27,18 @@ Changes = Annotated[
     ),
 ]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a trained run.", show_default=False)]
+_ENSEMBLE = (
+    "Several runs, of the same vocabularies, translate as an ensemble by the mean of their "
+    "probabilities, with the settings of the first."
+)
 RunArguments = Annotated[
     list[Path],
+    typer.Argument(help=f"Folder of a trained run. {_ENSEMBLE}", show_default=False),
+]
+TranslatorArguments = Annotated[
+    list[Path],
     typer.Argument(
-        help="Folder of a trained run. Several, of the same vocabularies, translate as an ensemble "
-        "by the mean of their probabilities, with the settings of the first.",
+        help=f"Folder of a trained run, or one that `export` wrote. {_ENSEMBLE}",
         show_default=False,
     ),
 ]
