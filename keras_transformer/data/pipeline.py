@@ -77,11 +77,12 @@ def make_dataset(
     - `labels`: int32 `(B, T)`, target and END;
     - `sample_weight`: float32 `(B, T)`, 1 at labels and 0 at padding and at tokens of languages.
 
-    Each iteration is one epoch and holds every kept pair once. All epochs have the same number of
-    batches, the cardinality of the dataset; the batches and their order differ. The epoch number
-    increases when the last batch is consumed: after an incomplete iteration, the next one repeats
-    the epoch. Batches that are prefetched to the devices count as consumed. `Transformer.fit`
-    prefetches none, so this matters only if you distribute the dataset yourself.
+    Each iteration is one epoch and holds every kept pair once, or as often as the `weight` of its
+    corpus says. All epochs have the same number of batches, the cardinality of the dataset; the
+    batches and their order differ. The epoch number increases when the last batch is consumed:
+    after an incomplete iteration, the next one repeats the epoch. Batches that are prefetched to
+    the devices count as consumed. `Transformer.fit` prefetches none, so this matters only if you
+    distribute the dataset yourself.
 
     Args:
         pairs: iterable of `(source, target)` strings, such as `read_parallel(...)`. For a progress

@@ -23,7 +23,7 @@ from keras_transformer.types import Tensor
 _SHORTEST, _TARGET_STEP = 8, 16  # tokens
 # Maximum lines, source tokens and target tokens that XLA compiles on TensorFlow. With few
 # sentences, a step is hundreds of small operations, and starting them costs more than computing
-# them. With more, XLA gains little. A program takes 40 to 70 MiB, which TensorFlow never frees.
+# them. With more, XLA gains little. A program takes 40 to 90 MiB, which TensorFlow never frees.
 LARGEST = 8, 128, 512
 
 

@@ -304,7 +304,7 @@ class Translator:
     ) -> None:
         """Compiles searches by XLA: for one line on TensorFlow, they are about twice as fast.
 
-        Compiling takes some 4 seconds and 40 to 70 MiB for each shape, and later calls of that
+        Compiling takes some 4 seconds and 40 to 90 MiB for each shape, and later calls of that
         shape, without a target prefix, use its program. JAX compiles every search without a
         sampler at its first call; this method compiles it ahead. PyTorch compiles none.
 
