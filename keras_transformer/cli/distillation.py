@@ -142,6 +142,9 @@ def output_files(output, languages):
 def languages_of_pairs(corpora, translator, is_reverse, is_translated):
     """Returns the codes of source and target of the new pairs; `None` if no corpus names its own.
 
+    A teacher without tokens of languages does not say between which ones it translates: the codes
+    are then those that all corpora have, or `None`.
+
     Args:
         corpora: list of mappings, those of the recipe's training split.
         translator: the teacher.
@@ -151,26 +154,26 @@ def languages_of_pairs(corpora, translator, is_reverse, is_translated):
     Raises:
         ValueError: if a corpus that is translated is of other languages.
     """
-    named = [corpus["languages"] for corpus in corpora if corpus.get("languages")]
+    # A corpus of weight 0 is not read.
+    read = [corpus for corpus in corpora if corpus.get("weight", 1)]
+    named = [[*corpus["languages"]] for corpus in read if corpus.get("languages")]
     if not named:
         return None
     language_ids = translator.source_tokenizer.language_ids
+    if not language_ids:
+        return named[0] if named.count(named[0]) == len(named) else None
 
     def known(languages):
-        """Returns the teacher's own codes, if it has tokens of languages."""
-        if not language_ids:
-            return [*languages]
+        """Returns the teacher's own codes."""
         return [code and find_language(code, "languages", language_ids) for code in languages]
 
-    expected = known(named[0])
-    if language_ids:
-        settings = vars(translator.text_settings)
-        expected = known([settings[name] for name in LANGUAGES])[:: -1 if is_reverse else 1]
+    settings = vars(translator.text_settings)
+    expected = known([settings[name] for name in LANGUAGES])[:: -1 if is_reverse else 1]
     for languages in named if is_translated else ():
         if known(languages) != expected:
             raise ValueError(
                 "`distil` translates in one direction, so all corpora of the recipe must be of its "
-                f"languages. Received: languages={[*languages]!r}, not {expected!r}. Choose it by "
+                f"languages. Received: languages={languages!r}, not {expected!r}. Choose it by "
                 "--source-language, --target-language and --reverse, and give a recipe with the "
                 "corpora of this direction"
             )

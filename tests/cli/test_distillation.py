@@ -169,6 +169,10 @@ EN_DE, DE_EN, EN_TYV = ["en", "de"], ["de", "en"], ["en", "tyv"]
 GERMAN = ["eng_Latn", "deu_Latn"]
 
 
+def mappings_of(codes):
+    return [{"file": "a.tsv"} | ({"languages": each} if each else {}) for each in codes]
+
+
 @pytest.mark.parametrize(
     ("corpora", "is_reverse", "expected"),
     [
@@ -187,7 +191,7 @@ def test_all_corpora_are_of_the_languages_of_the_teacher(corpora, is_reverse, ex
         ),
         text_settings=SimpleNamespace(source_language="en", target_language="deu"),
     )
-    corpora = [{"file": "a.tsv"} | ({"languages": codes} if codes else {}) for codes in corpora]
+    corpora = mappings_of(corpora)
     if isinstance(expected, ValueError):
         message = f"languages={expected.args[0]!r}, not "
         with pytest.raises(ValueError, match=re.escape(message)):
@@ -195,3 +199,15 @@ def test_all_corpora_are_of_the_languages_of_the_teacher(corpora, is_reverse, ex
     else:
         found = languages_of_pairs(corpora, teacher, is_reverse, is_translated=True)
         assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("corpora", "expected"),
+    [([EN_DE, None, EN_DE], EN_DE), ([EN_DE, EN_TYV], None), ([None], None)],
+)
+def test_a_teacher_without_tokens_of_languages_takes_all_corpora(corpora, expected):
+    """A line may begin with the tag of its own language."""
+    teacher = SimpleNamespace(source_tokenizer=SimpleNamespace(language_ids={}))
+    ignored = {"file": "b.tsv", "languages": DE_EN, "weight": 0}
+    corpora = [*mappings_of(corpora), ignored]
+    assert languages_of_pairs(corpora, teacher, False, is_translated=True) == expected
