@@ -143,7 +143,7 @@ def pairs_of(recipe, data_folder, tokenizers, split):
 
 
 def _require_tags(recipe, pairs, tokenizer, split):
-    """Raises a `ValueError` if a corpus has a target language, and its first source has no tag.
+    """Raises a `ValueError` if a corpus has a target language that has a tag, and no tag itself.
 
     Translators put the tag of `target_language` in front of a line; training reads lines as they
     are.
@@ -151,7 +151,7 @@ def _require_tags(recipe, pairs, tokenizer, split):
     tags = [f">>{code}<<" for code in tokenizer.languages]
     for part in pairs.parts if tags else ():
         languages = part.languages or [None, recipe.search.get("target_language")]
-        if languages[1] is None or not part.weight:
+        if languages[1] not in tokenizer.languages or not part.weight:
             continue
         first = next((source for source, _ in part.pairs if source.strip()), "")
         if first and split_tag(first)[0] not in tags:
