@@ -83,12 +83,12 @@ class CTranslate2Engine(Engine):
         folder = Path(folder)
         workers = usable_cores() if workers is None else workers
         self.card = read_card(folder, self.name, "model.bin")
-        tokenizers = [Tokenizer.load(path) for path in exported_paths(folder)]
-        source, target = tokenizers[0], tokenizers[-1]  # the same one, if they share it
-        self.tokenizers = source, target
         # CTranslate2 has a table of positions, as if they were learned.
         bounds = {"positions": "learned", "max_sequence_length": self.card["max_tokens"]}
         self.config = SimpleNamespace(**self.card["architecture"] | bounds)
+        tokenizers = [Tokenizer.load(path) for path in exported_paths(folder)]
+        source, target = tokenizers[0], tokenizers[-1]  # the same one, if they share it
+        self.tokenizers = source, target
         self._names = [distinct_tokens(source.vocabulary), distinct_tokens(target.vocabulary)]
         self._target_ids = {name: token_id for token_id, name in enumerate(self._names[1])}
         self.defaults = self.card["search"]

@@ -252,9 +252,10 @@ def run_on_pairs(
     """
     if BACKEND == "jax":
         rows, config = _power_of_2(len(source)), model.config
+        num_languages = 0 if language_ids is None else 1  # of a target; a source row has its own
         source, target = (
-            _padded(ids, (rows, _padded_length(ids.shape[1], config)), config.pad_token_id)
-            for ids in (source, target)
+            _padded(ids, (rows, _padded_length(ids.shape[1], config, number)), config.pad_token_id)
+            for ids, number in ((source, 0), (target, num_languages))
         )
     if language_ids is None:
         return run_program(function, model, (), source, target)
@@ -302,8 +303,8 @@ def round_up(length: int) -> int:
     return max(1, -(-length // step)) * step
 
 
-def _padded_length(length, config):
-    return min(round_up(length), learned_positions(config) or round_up(length))
+def _padded_length(length, config, num_languages=0):
+    return min(round_up(length), learned_positions(config, num_languages) or round_up(length))
 
 
 def _power_of_2(number):

@@ -86,7 +86,8 @@ def _best_not_suppressed(logits, k, is_fixed, suppressed=()):
     if suppressed:  # find more tokens and drop the suppressed ones: the logits need no mask
         count = min(k + len(suppressed), logits.shape[-1])
         log_probs, token_ids, is_valid = _best_not_suppressed(logits, count, is_fixed)
-        is_forbidden = np.isin(np.arange(logits.shape[-1]), np.array(suppressed, "int32"))
+        size = int(logits.shape[-1])  # where PyTorch traces a step, it is a tensor
+        is_forbidden = np.isin(np.arange(size), suppressed)
         is_suppressed = ops.take(is_forbidden, token_ids, axis=0)
         log_probs, order = first_k(ops.where(is_suppressed, IMPOSSIBLE, log_probs), k)
         return log_probs, pick(token_ids, order), is_valid
