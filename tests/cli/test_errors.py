@@ -49,15 +49,15 @@ def test_bug_keeps_its_traceback(error):
         raise error
 
 
-def test_output_that_nobody_reads_ends_the_command_quietly(monkeypatch, capsys):
+def test_output_that_nobody_reads_ends_the_command_quietly(capsys):
     def close_pipe():
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     app = typer.Typer()
     app.command()(one_line_errors()(close_pipe))
-    for stream in ("stdout", "stderr"):  # Typer replaces them
-        monkeypatch.setattr(sys, stream, getattr(sys, stream))
-    with pytest.raises(SystemExit):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        for name in ("stdout", "stderr", "excepthook"):  # Typer replaces them
+            patch.setattr(sys, name, getattr(sys, name))
         app([])
     assert capsys.readouterr() == ("", "")
 
