@@ -139,7 +139,8 @@ class TransformerDecoder(TransformerStack):
             # The hypotheses' tokens have the same position: (B, W) -> (B * W, 1) -> (B, W, D)
             x = self._embed(ops.reshape(token_ids, (-1, 1)), start_index)
             x = ops.reshape(x, (*shape_of(token_ids), self.config.hidden_dim))
-        all_scores, block_caches = [], []
+        all_scores: list[Tensor] = []
+        block_caches: list[Any] = []
         # An `activity_regularizer` of the block counts all that the block returns.
         has_scores = return_attention_scores or cache is not None
         for index, block in enumerate(self.blocks):

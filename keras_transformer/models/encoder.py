@@ -68,7 +68,7 @@ class TransformerEncoder(TransformerStack):
         # (B, S) -> (B, 1, S): the same mask for every query.
         attention_mask = None if padding_mask is None else padding_mask[:, None, :]
         x = self._embed(token_ids, training=training)
-        all_scores = []
+        all_scores: list[Tensor] = []
         # An `activity_regularizer` of the block counts all that the block returns.
         for block in self.blocks:
             outputs = block(
