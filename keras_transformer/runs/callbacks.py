@@ -75,7 +75,7 @@ class TrainingLogger(keras.callbacks.Callback):
             "padding_efficiency": tokens / slots,
         }
         if keras.backend.backend() != "jax":  # JAX sets the variables after the epoch
-            logs["learning_rate"] = _learning_rate(self.model)
+            logs["learning_rate"] = _rate_of(self.model)
         logs.update(self._values)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -84,7 +84,7 @@ class TrainingLogger(keras.callbacks.Callback):
         self._seconds += seconds
         if logs is None:
             return
-        logs.update(learning_rate=_learning_rate(self.model), **self._values)
+        logs.update(learning_rate=_rate_of(self.model), **self._values)
         if "gradient_norm" in self._stream.sums:
             total, updates = self._stream.sums["gradient_norm"]
             logs["gradient_norm"] = total / updates
@@ -95,7 +95,7 @@ class TrainingLogger(keras.callbacks.Callback):
         self._values, self._epoch_totals = {}, (0.0, 0.0)
 
 
-def _learning_rate(model):
+def _rate_of(model):
     """Returns the learning rate of the next update."""
     # `copy` makes a tensor of a variable, also of one that a strategy mirrors.
     return float(keras.ops.convert_to_numpy(keras.ops.copy(model.optimizer.learning_rate)))
