@@ -72,8 +72,6 @@ translator+=(attention_is_that_of_the_decoding_steps)
 translator=("${translator[@]/#/tests/decoding/test_translator.py::test_}")
 others=(tests/cli/test_backend.py tests/runs/test_{event_log,user_callbacks}.py)
 others+=(tests/test_{backends,program_cache}.py)
-# Batches of few shapes for `fit`, and a bias that a compiled search must not keep.
-others+=(tests/data/test_feeder.py tests/decoding/test_end_bias.py)
 for backend in jax torch; do
     echo "Layers, models, training and search on $backend:"
     on $backend "${contract[@]}" "tests/models/test_paper.py::test_logits_equal_the_paper[untied]" \
@@ -86,6 +84,8 @@ if [ -n "$long" ]; then
     details=(tests/layers tests/models/test_{paper,decode_step,transformer,output_bias}.py)
     details+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
     details+=(tests/test_one_path.py --ignore=tests/layers/test_contract.py)
+    # Batches of few shapes for `fit`, and a bias that a compiled search must not keep.
+    details+=(tests/data/test_feeder.py tests/decoding/test_end_bias.py)
     update=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values}.py)
     update+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
     update+=(tests/data/test_feeder.py)
@@ -104,7 +104,7 @@ if [ -n "$long" ]; then
     long_on jax -m "not long" "${details[@]}"
     long_on jax -m long "${update[@]}" "${translator[@]}"
     long_on jax -m slow_on_jax "${search[@]}" "${others[@]}" \
-        tests/layers tests/models/test_{decode_step,transformer}.py
+        tests/layers tests/models/test_{decode_step,transformer}.py tests/decoding/test_end_bias.py
     long_on torch "${details[@]}"
     long_on torch -m long "${contract[@]}" "${search[@]}" "${translator[@]}" "${others[@]}"
     long_on tensorflow -m long "${slowest[@]}"
