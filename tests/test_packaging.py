@@ -49,10 +49,8 @@ NEWEST_SUITE = [
     *("tests/training/test_linear_cross_entropy.py", "tests/decoding/test_search_model.py"),
 ]
 # Marked `slow`, but quick enough here: the step on JAX, which uses private names of Keras.
-NEWEST_STEP = [
-    "tests/training/test_flat_values.py::test_update_of_a_subclass_is_used",
-    "tests/training/test_interrupt.py",
-]
+# `test_interrupt.py` passes with Keras 3.15, and fails with nightly builds of 3.16.
+NEWEST_STEP = ["tests/training/test_flat_values.py::test_update_of_a_subclass_is_used"]
 INSTALL_PAGE = (ROOT / "docs" / "pages" / "install.md").read_text("utf-8")
 
 USE = """

@@ -265,6 +265,9 @@ class TrainingStep(Base):
         optimizer and metrics. Reads only the shapes of the data. Keras's method reads a batch, and
         a generator would lose this batch.
         """
+        if keras.config.backend() != "tensorflow":  # of JAX, since Keras 3.16
+            super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
+            return
         strategy = self._distribute_strategy
         if strategy is None and self.built:
             return
