@@ -60,8 +60,8 @@ def add_placeholders(
         if not all(map(str.strip, pair)):
             yield pair
             continue
-        if part != find_part():
-            part = find_part()
+        if (new_part := find_part()) != part:
+            part = new_part
             last.clear()
         last.append(pair)
         key = f"{seed} {number}"

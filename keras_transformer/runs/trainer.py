@@ -278,7 +278,7 @@ class Trainer:
             )
         if not self._resumes:
             run.reset()
-        staged = [] if self._resumes else list(run.staging.glob("*"))
+        staged = list(run.staging.glob("*"))
         files = (run.model_file, run.history_file, run.report_file, run.recipe_file, *staged)
         run.add_owned_files(*(file.name for file in files))
         for file in staged:
