@@ -387,8 +387,9 @@ def main():
     text = lines_of_text(arguments.data)
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        options = content, arguments.data, lines, text, folder
-        passed = [compare(kind, *options) for kind in arguments.kinds]
+        passed = [
+            compare(kind, content, arguments.data, lines, text, folder) for kind in arguments.kinds
+        ]
     sys.exit(not all(passed))
 
 

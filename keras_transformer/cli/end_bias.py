@@ -102,8 +102,8 @@ class EndBias:
             return cls(number=_number(option))
         from keras_transformer.runs.folder import RunFolder
 
-        paths = text.get("source"), text.get("reference")
-        parts = read_parts(run, text.get("data") or Path("."), *paths, {}, "validation")
+        data, source, reference = text.get("data"), text.get("source"), text.get("reference")
+        parts = read_parts(run, data or Path("."), source, reference, {}, "validation")
         monitor = RunFolder.existing(run).recipe().monitor
         return cls(parts=tuple(parts), metric=monitor, tokenized=text["tokenized"])
 

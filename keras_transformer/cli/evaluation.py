@@ -108,9 +108,12 @@ def evaluate(
     else:
         print_scores(results[0])
     if baseline_lines:
-        lists = results[0].translations, baseline_lines, directions[0].references
+        translations, references = results[0].translations, directions[0].references
         for name in results[0].scores:
-            print(evaluation.paired_bootstrap(*lists, tokenized, metric=name))
+            comparison = evaluation.paired_bootstrap(
+                translations, baseline_lines, references, tokenized, metric=name
+            )
+            print(comparison)
     print_notes(translator, results)
     if output is not None:
         stream.write_lines([text for result in results for text in result.translations], output)

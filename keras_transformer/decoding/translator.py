@@ -289,10 +289,10 @@ class Translator:
 
     def _with_languages(self, lines, settings):
         """Returns lines with their tags, and `Languages`: `None` without tokens of languages."""
-        codes = settings.source_language, settings.target_language
-        languages = self._reader.languages_of(*codes, len(lines))
+        source, target = settings.source_language, settings.target_language
+        languages = self._reader.languages_of(source, target, len(lines))
         if languages is None:
-            lines = tag_lines(lines, settings.target_language, self._reader.languages)
+            lines = tag_lines(lines, target, self._reader.languages)
         return lines, languages
 
     def warm_up(

@@ -233,8 +233,9 @@ class GraphTranslator:
 
     def _longest_targets(self, lengths, max_length):
         """Returns the maximum lengths of translations of rows; see `longest_targets`."""
-        options = self.settings, self._config, max_length, self._num_languages
-        return longest_targets(lengths - 1, *options)
+        return longest_targets(
+            lengths - 1, self.settings, self._config, max_length, self._num_languages
+        )
 
     def _prefixes(self, text, longest, language_ids):
         """Returns the ragged ids of prefixes; raises if one leaves no room for another token.
