@@ -182,14 +182,9 @@ class MultiHeadAttention(CompositeLayer):
         query_heads = self._split_heads(self.query_dense, query)
         options = {}
         if self.max_relative_position:
-            start_index, slots = 0, 1
-            if cache is not None and value is not None:
-                start_index = cache.num_cached
-                # Without a causal mask, the new positions are beam slots of one position.
-                slots = 1 if use_causal_mask else shape_of(query)[1]
-            length = shape_of(keys_values.key)[2]
-            options["bias"] = relative_similarity(
-                query_heads, self.relative_dense, length, start_index, slots
+            extended = None if value is None else cache
+            options["bias"] = self._relative_bias(
+                query_heads, keys_values, extended, use_causal_mask
             )
         # (B, N, T, K), (B, N, S, K), (B, N, S, V) -> (B, N, T, V), (B, N, T, S)
         outputs, scores = self.attend(
@@ -300,6 +295,16 @@ class MultiHeadAttention(CompositeLayer):
         mask = combine_masks(attention_mask, causal, *implicit)
         # (B, T, S) -> (B, 1, T, S)
         return None if mask is None else ops.expand_dims(mask, 1)
+
+    def _relative_bias(self, query, keys_values, cache, is_causal):
+        """Returns the term of relative positions; `cache` is what the new positions extend."""
+        start_index, slots = 0, 1
+        if cache is not None:
+            start_index = cache.num_cached
+            # Without a causal mask, the new positions are beam slots of one position.
+            slots = 1 if is_causal else shape_of(query)[2]
+        length = shape_of(keys_values.key)[2]
+        return relative_similarity(query, self.relative_dense, length, start_index, slots)
 
     def _split_heads(self, dense, inputs):
         dim = dense.units // self.num_heads
