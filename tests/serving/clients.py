@@ -1,8 +1,9 @@
 """Clients of a server in this process, and what its description says of the answers."""
 
 import contextlib
+import functools
 
-import jsonschema
+from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
 from keras_transformer.serving.app import build_app
@@ -29,15 +30,26 @@ def wait_until_ready(service):
     wait_until(lambda: service.is_ready or service.failure)
 
 
+def validator_of(schema):
+    """What checks values by a schema of the description, whose schemas a test checks."""
+    return Draft202012Validator({**schema, "components": DESCRIPTION["components"]})
+
+
+@functools.cache
+def described_answer(path, method, status):
+    """The content type of an answer, and what checks its JSON; `None` if it is of another type."""
+    answer = DESCRIPTION["paths"][path][method]["responses"][status]
+    if "$ref" in answer:
+        answer = DESCRIPTION["components"]["responses"][answer["$ref"].rpartition("/")[2]]
+    ((kind, content),) = answer["content"].items()
+    return kind, validator_of(content["schema"]) if kind == "application/json" else None
+
+
 def assert_described(response, path, method):
     """The answer is one that the description has for the path."""
     answers = DESCRIPTION["paths"][path][method]["responses"]
     assert str(response.status_code) in answers, response.text
-    answer = answers[str(response.status_code)]
-    if "$ref" in answer:
-        answer = DESCRIPTION["components"]["responses"][answer["$ref"].rpartition("/")[2]]
-    ((kind, content),) = answer["content"].items()
+    kind, validator = described_answer(path, method, str(response.status_code))
     assert response.headers["content-type"].startswith(kind)
-    if kind == "application/json":
-        schema = {**content["schema"], "components": DESCRIPTION["components"]}
-        jsonschema.validate(response.json(), schema)
+    if validator:
+        validator.validate(response.json())

@@ -9,14 +9,11 @@ import json
 import urllib.request
 from urllib.response import addinfourl
 
-import jsonschema
 import pytest
 
 from tests.builders import ROOT
-from tests.serving.clients import DESCRIPTION, client_of
-from tests.serving.plain_engine import plain_translator
+from tests.serving.clients import DESCRIPTION, validator_of
 
-CARD = {"source_language": "en", "target_language": "de"}
 FORM = "application/x-www-form-urlencoded"
 JSON, UTF_8_JSON = "application/json", "application/json; charset=utf-8"
 ENGLISH = {"code": "en", "name": "English", "targets": ["de"]}
@@ -151,12 +148,6 @@ REQUESTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def client():
-    with client_of(lambda: plain_translator(CARD)) as client:
-        yield client
-
-
 @pytest.mark.parametrize("name", REQUESTS)
 def test_client_gets_the_answer_that_it_can_read(client, name):
     for method, url, kind, body, expected in REQUESTS[name]:
@@ -168,11 +159,10 @@ def test_client_gets_the_answer_that_it_can_read(client, name):
 
 
 def test_description_takes_what_clients_send():
-    components = DESCRIPTION["components"]
-    schema = {**components["schemas"]["TranslateRequest"], "components": components}
+    validator = validator_of(DESCRIPTION["components"]["schemas"]["TranslateRequest"])
     bodies = [body for rows in REQUESTS.values() for _, _, _, body, _ in rows if body[:1] == b"{"]
     for body in bodies:
-        jsonschema.validate(json.loads(body), schema)
+        validator.validate(json.loads(body))
     assert len(bodies) > 3
 
 
