@@ -17,19 +17,16 @@ from tests.waiting import until
 class Model:
     """Records the batches, and answers `(group, value)` when so many run at once and may run."""
 
-    def __init__(self, bad=(), at_once=1):
+    def __init__(self, at_once=1):
         self.batches = []
         self._together = threading.Barrier(at_once, timeout=10)
         self.may_run = threading.Event()
         self.may_run.set()
-        self._bad = bad
 
     def __call__(self, group, values):
         self.batches.append((group, values))
         self.may_run.wait()
         self._together.wait()
-        if bad := set(values) & set(self._bad):
-            raise ArithmeticError(min(bad))
         return [(group, value) for value in values]
 
 
@@ -158,43 +155,37 @@ def test_batch_does_not_wait_for_rows_that_are_announced_late():
     assert model.batches == [("g", ["a"])]
 
 
-def test_oldest_row_runs_with_those_nearest_in_length():
-    model = Model()
-    lengths = [25, 225, 33, 22, 112, 5, 27]
-
-    async def scenario(batcher):
-        rows = [Row("g", length, length) for length in lengths]
-        await batcher.submit(rows)
-
-    run(scenario, model, max_batch=3)
-    batches = [sorted(values) for _, values in model.batches]
+# Maximum rows of a batch, the lengths of each caller's rows, those of the rows of each batch.
+BATCHES = {
     # 112 is at least a quarter of 225, but 33 is not, nor is 5 of 33.
-    assert batches == [[22, 25, 27], [112, 225], [33], [5]]
+    "the oldest row with those nearest in length": (
+        3,
+        [[25, 225, 33, 22, 112, 5, 27]],
+        [[22, 25, 27], [112, 225], [33], [5]],
+    ),
+    "fewer rows if they are long": (
+        4,
+        [[2_250, 512, 500, 375, 250, 250]],
+        [[2_250], [500, 512], [250, 375], [250]],
+    ),
+    "a single row before the many of another caller": (
+        4,
+        [range(12, 24), [3]],
+        [[3, 12, 13, 14], [15, 16, 17, 18], [19, 20, 21, 22], [23]],
+    ),
+}
 
 
-def test_batches_of_long_rows_are_smaller():
+@pytest.mark.parametrize(("max_batch", "callers", "expected"), BATCHES.values(), ids=BATCHES)
+def test_batch_begins_with_a_row_and_holds_those_of_about_its_length(max_batch, callers, expected):
     model = Model()
 
     async def scenario(batcher):
-        rows = [Row("g", length, length) for length in (2_250, 512, 500, 375, 250, 250)]
-        await batcher.submit(rows)
+        rows = ([Row("g", length, length) for length in lengths] for lengths in callers)
+        await asyncio.gather(*map(batcher.submit, rows))
 
-    run(scenario, model)
-    assert [values for _, values in model.batches] == [[2250], [512, 500], [375, 250], [250]]
-
-
-def test_single_row_does_not_wait_for_the_many_rows_of_another_caller():
-    model = Model()
-
-    async def scenario(batcher):
-        many = batcher.submit([Row("g", 12, ("many", i)) for i in range(12)])
-        one = batcher.submit([Row("g", 3, "one")])
-        await asyncio.gather(many, one)
-
-    run(scenario, model)
-    first, *others = [values for _, values in model.batches]
-    assert first == ["one", ("many", 0), ("many", 1), ("many", 2)]
-    assert [value for values in others for value in values] == [("many", i) for i in range(3, 12)]
+    run(scenario, model, max_batch=max_batch)
+    assert [sorted(values) for _, values in model.batches] == expected
 
 
 def waits_behind(flood, requests, client, **settings):
@@ -331,19 +322,3 @@ def test_full_queue_refuses_whole_requests_and_recovers():
 
     assert run(scenario, model, max_queue=8) == [("g", 5), ("g", 6), ("g", 7)]
     assert sum(len(values) for _, values in model.batches) == 11
-
-
-@given(st.sets(st.integers(0, 11)))
-def test_only_the_rows_at_fault_fail(bad):
-    model = Model(bad)
-
-    async def scenario(batcher):
-        each = (batcher.submit(rows_of([value])) for value in range(12))
-        return await asyncio.gather(*each, return_exceptions=True)
-
-    answers = run(scenario, model, max_batch=8)
-    for value, answer in enumerate(answers):
-        if value in bad:
-            assert isinstance(answer, ArithmeticError) and answer.args == (value,)
-        else:
-            assert answer == [("g", value)]
