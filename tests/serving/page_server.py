@@ -2,14 +2,10 @@
 
 import http.server
 import json
-import pathlib
 import threading
 
-PAGE = pathlib.Path(__file__).parents[2] / "keras_transformer" / "serving" / "page" / "index.html"
-POLICY = (
-    "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; img-src data:"
-)
+from keras_transformer.serving.status import HERE, PAGE_HEADERS
+
 CARD = {
     "model": "multi30k_en_de",
     "name": "multi30k_en_de",
@@ -114,7 +110,8 @@ class StandIn(http.server.ThreadingHTTPServer):
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/":
-            self.answer(200, PAGE.read_bytes(), type="text/html; charset=utf-8")
+            page = (HERE / "page" / "index.html").read_bytes()
+            self.answer(200, page, type="text/html; charset=utf-8")
         elif self.path == "/model_card":
             self.answer(200, self.server.card)
         else:
@@ -138,7 +135,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         sent = {"Content-Type": type, "Content-Length": len(data), **(headers or {})}
-        for name, value in (sent | {"Content-Security-Policy": POLICY}).items():
+        for name, value in (sent | PAGE_HEADERS).items():
             self.send_header(name, str(value))
         self.end_headers()
         try:
