@@ -5,13 +5,12 @@ import math
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
-from keras_transformer.cli import app
+from tests.cli.small_run import cli
 
 
 def verify(folder):
-    ran = CliRunner().invoke(app, ["verify", str(folder)])
+    ran = cli("verify", folder)
     return ran.exit_code, ran.output
 
 
