@@ -13,9 +13,12 @@ from keras_transformer.runs.trainer import Trainer
 from tests.cli.small_run import cli, succeed
 
 
-def write_lines(folder):
-    (folder / "a.en").write_text("half an hour\n" * 30, "utf-8")
-    (folder / "a.de").write_text("½ Stunde\n" * 10 + "eine halbe Stunde\n" * 20, "utf-8")
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    """`a.en` and `a.de` in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.en").write_text("half an hour\n" * 30, "utf-8")
+    Path("a.de").write_text("½ Stunde\n" * 10 + "eine halbe Stunde\n" * 20, "utf-8")
 
 
 def vocabulary(*words):
@@ -23,9 +26,7 @@ def vocabulary(*words):
 
 
 @pytest.mark.parametrize("rule", ["nfc", "nfkc"])
-def test_vocabulary_warns_of_text_that_it_changes(tmp_path, monkeypatch, rule):
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path)
+def test_vocabulary_warns_of_text_that_it_changes(rule):
     ran = vocabulary("a.en", "a.de", "--normalization", rule)
     assert ran.exit_code == 0 and ran.stdout == "m: 280 tokens\n", ran.stderr
     warnings = [line for line in ran.stderr.splitlines() if line.startswith("Warning: ")]
@@ -35,22 +36,17 @@ def test_vocabulary_warns_of_text_that_it_changes(tmp_path, monkeypatch, rule):
         assert warning.count("'½ Stunde' -> '1⁄2 Stunde'") == 3
 
 
-def test_vocabulary_has_tags_and_symbols_for_protected_text(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path)
+def test_vocabulary_has_tags_and_symbols_for_protected_text():
     ran = vocabulary("a.en", "a.de", "--tag", "<a>", "--tag", "<b>", "--protected-symbols", 2)
     assert ran.exit_code == 0, ran.stderr
-    assert {"<a>", "<b>", "⟦1⟧", "⟦2⟧"} <= {*Tokenizer.load("m").vocabulary}
-    assert Tokenizer.load("m", "<b>").encode("half")[0] == Tokenizer.load("m").vocabulary.index(
-        "<b>"
-    )
+    tokens = Tokenizer.load("m").vocabulary
+    assert {"<a>", "<b>", "⟦1⟧", "⟦2⟧"} <= {*tokens}
+    assert Tokenizer.load("m", "<b>").encode("half")[0] == tokens.index("<b>")
     ran = vocabulary("a.en", "--tag", "news")
     assert ran.exit_code == 2 and "`--tag` must be a name in angle brackets" in ran.stderr
 
 
-def test_prepare_refuses_a_tag_that_the_vocabulary_lacks_before_it_reads(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path)
+def test_prepare_refuses_a_tag_that_the_vocabulary_lacks_before_it_reads():
     assert vocabulary("a.en", "a.de", "--tag", "<a>").exit_code == 0
     train = [{"source": "a.en", "target": "a.de", "tag": "<b>"}]
     recipe = {"data": {"train": train, "tag": "<b>"}, "vocabulary": {"files": ["m"]}}
@@ -60,31 +56,24 @@ def test_prepare_refuses_a_tag_that_the_vocabulary_lacks_before_it_reads(tmp_pat
     assert "Counting" not in ran.stderr and not Path("run").exists()
 
 
-def test_vocabulary_reads_a_pipe_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path)
+def test_vocabulary_reads_a_pipe_once():
     os.mkfifo("pipe")
-    text = (tmp_path / "a.de").read_bytes()
-    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(text), daemon=True)
-    writer.start()
+    text = Path("a.de").read_bytes()
+    threading.Thread(target=lambda: Path("pipe").write_bytes(text), daemon=True).start()
     ran = vocabulary("pipe", "a.en")
     assert ran.stdout == "m: 280 tokens\n", ran.stderr
 
 
-def test_vocabulary_names_the_files_without_text(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.en").write_text(" \n")
-    (tmp_path / "a.de").write_text("")
+def test_vocabulary_names_the_files_without_text():
+    Path("a.en").write_text(" \n")
+    Path("a.de").write_text("")
     ran = vocabulary("a.en", "a.de")
     assert ran.exit_code == 2
-    assert (
-        ran.stderr.startswith("Error: There must be a line of text") and "a.en, a.de" in ran.stderr
-    )
+    assert ran.stderr.startswith("Error: There must be a line of text")
+    assert "a.en, a.de" in ran.stderr
 
 
-def test_prepare_builds_the_store_that_train_uses(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path)
+def test_prepare_builds_the_store_that_train_uses():
     recipe = {"data": {"train": ["a.en", "a.de"]}, "vocabulary": {"size": 280}}
     Path("mine.yaml").write_text(yaml.safe_dump(recipe))
     said = cli("prepare", "mine.yaml", "--dry-run").stdout
@@ -106,6 +95,6 @@ def test_prepare_builds_the_store_that_train_uses(tmp_path, monkeypatch):
     assert not store.exists()
 
 
-def test_size_without_room_for_a_character_is_refused_by_the_option(tmp_path):
-    ran = cli("vocabulary", "a.en", "--size", 260, "--output", tmp_path / "m")
+def test_size_without_room_for_a_character_is_refused_by_the_option():
+    ran = cli("vocabulary", "a.en", "--size", 260, "--output", "m")
     assert ran.exit_code == 2 and "--size" in ran.stderr and "261" in ran.stderr
