@@ -1,5 +1,7 @@
 """A run for the commands, trained once, and models that are loaded once."""
 
+import shutil
+
 import pytest
 
 from tests.cli.small_run import fill, succeed
@@ -24,3 +26,9 @@ def folder(trained, monkeypatch):
     """Data, a recipe and the run trained by it; the working folder."""
     monkeypatch.chdir(trained)
     return trained
+
+
+@pytest.fixture
+def own_run(folder, tmp_path):
+    """A copy of the run, which the test may change."""
+    return shutil.copytree(folder / "run", tmp_path / "run")

@@ -45,15 +45,19 @@ def fill(folder):
     from keras_transformer.data.number_corpus import number_names
 
     english, german = zip(*number_names("train", 1500), strict=True)
-    (folder / "train.en").write_text("\n".join(english) + "\n", "utf-8")
+    write_lines(folder / "train.en", english)
     with gzip.open(folder / "train.de.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(german) + "\n")
-    small = ["\t".join(pair) + "\n" for pair in number_names("held_out", 20)]
-    (folder / "small.tsv").write_text("".join(small), "utf-8")
+    write_lines(folder / "small.tsv", map("\t".join, number_names("held_out", 20)))
     (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         succeed("train", "recipe.yaml", "--run", "run")
+
+
+def write_lines(path, lines):
+    """Writes a file of text, each line with its end."""
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def small(folder):

@@ -5,7 +5,7 @@ import yaml
 
 from keras_transformer import load_run
 from keras_transformer.data.number_corpus import number_names
-from tests.cli.small_run import RECIPE, cli, succeed
+from tests.cli.small_run import RECIPE, cli, succeed, write_lines
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 PAIRS = list(dict.fromkeys(number_names("train", 300)))
@@ -23,9 +23,7 @@ def train(folder, **data):
 @pytest.mark.long
 def test_run_of_several_corpora_translates_with_its_tag(tmp_path):
     for name, pairs in (("a", PAIRS), ("b", PAIRS[:50]), ("c", PAIRS[:9])):
-        (tmp_path / f"{name}.tsv").write_text(
-            "".join(map("{0[0]}\t{0[1]}\n".format, pairs)), "utf-8"
-        )
+        write_lines(tmp_path / f"{name}.tsv", map("\t".join, pairs))
     corpora = [
         {"file": "a.tsv", "tag": "<a>"},
         {"file": "b.tsv", "tag": "<b>", "weight": 3},

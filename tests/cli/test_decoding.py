@@ -9,7 +9,7 @@ import pytest
 
 from keras_transformer.cli import decoding
 from keras_transformer.evaluation import mbr_order
-from tests.cli.small_run import CLI, cli, small, succeed
+from tests.cli.small_run import CLI, cli, small, succeed, write_lines
 from tests.processes import run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -126,9 +126,8 @@ def test_score_gives_translations_the_scores_they_were_found_with(folder):
     """Compares the full forward pass with the search, token by token."""
     sources, _ = small(folder)
     hypotheses = [best for line in translator()(sources, n_best=4) for best in line]
-    repeated = np.repeat(sources, 4)
-    (folder / "found.en").write_text("".join(f"{line}\n" for line in repeated), "utf-8")
-    (folder / "found.de").write_text("".join(f"{h.text}\n" for h in hypotheses), "utf-8")
+    write_lines(folder / "found.en", np.repeat(sources, 4))
+    write_lines(folder / "found.de", (hypothesis.text for hypothesis in hypotheses))
     ran = succeed("score", "run", "found.en", "found.de", "--tokens")
     same, log_prob_sum, token_count = 0, 0.0, 0
     rows = [line.split("\t") for line in ran.stdout.splitlines()]

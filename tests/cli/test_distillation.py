@@ -12,7 +12,7 @@ from keras_transformer.data.corpus import read_parallel
 from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.runs.recipe import Recipe
-from tests.cli.small_run import RECIPE, cli, succeed
+from tests.cli.small_run import RECIPE, cli, succeed, write_lines
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -37,8 +37,8 @@ def teacher(monkeypatch, folder, tmp_path):
     """Runs `distil` with a teacher that says `SAID`; returns the result and what it was given."""
     monkeypatch.chdir(tmp_path)
     targets = {"eins": [("one", SURE, None)], "zwei": [("zwei", SURE, "identical sides")]}
-    (tmp_path / "all.en").write_text("".join(f"{line}\n" for line in SAID), "utf-8")
-    (tmp_path / "all.de").write_text("eins\nzwei\n" + "eins\n" * (len(SAID) - 2), "utf-8")
+    write_lines(tmp_path / "all.en", SAID)
+    write_lines(tmp_path / "all.de", ["eins", "zwei", *["eins"] * (len(SAID) - 2)])
     (tmp_path / "more.txt").write_text("one\nsame", "utf-8")
     recipe = {"data": {"train": ["all.en", "all.de"]}, "training": {"label_smoothing": 0.0}}
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(recipe), "utf-8")

@@ -8,7 +8,7 @@ import pytest
 
 from keras_transformer.cli.directions import Part
 from keras_transformer.cli.end_bias import FEWEST_LINES, EndBias, best_bias, chosen_bias
-from tests.cli.small_run import small, succeed
+from tests.cli.small_run import small, succeed, write_lines
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -39,10 +39,7 @@ def caught(monkeypatch, format):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("format", "rules"),
-    [("ctranslate2", RULES), pytest.param("saved_model", {}, marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize(("format", "rules"), [("ctranslate2", RULES), ("saved_model", {})])
 def test_export_takes_the_end_bias_of_the_best_score(
     folder, tmp_path, monkeypatch, few_biases, format, rules
 ):
@@ -67,8 +64,8 @@ def test_export_takes_the_end_bias_of_the_best_score(
     is_chance = compared["chrF2"][1].p_value * (len(few_biases) - 1) >= 0.05
     written = 0.0 if is_chance else best
     seen = caught(monkeypatch, format)
-    (tmp_path / "val.en").write_text("".join(f"{line}\n" for line in sources), "utf-8")
-    (tmp_path / "val.de").write_text("".join(f"{line}\n" for line in references), "utf-8")
+    write_lines(tmp_path / "val.en", sources)
+    write_lines(tmp_path / "val.de", references)
     text = "--source", tmp_path / "val.en", "--reference", tmp_path / "val.de"
     said = []
     for words in ((), text):  # the recipe's validation split has the same lines

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from keras_transformer.cli.evaluation import notes
-from tests.cli.small_run import cli, small, succeed
+from tests.cli.small_run import cli, small, succeed, write_lines
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -48,13 +48,13 @@ def test_evaluate_of_an_unfinished_run_prints_a_note(folder, tmp_path):
 
 @pytest.mark.long
 def test_evaluate_takes_other_files(folder, tmp_path):
-    (tmp_path / "a.en").write_text("one\ntwo\n")
-    (tmp_path / "a.de").write_text("eins\nzwei\n")
+    write_lines(tmp_path / "a.en", ["one", "two"])
+    write_lines(tmp_path / "a.de", ["eins", "zwei"])
     words = ("--source", tmp_path / "a.en", "--reference", tmp_path / "a.de", "--tokenized")
     before = (folder / "run" / "report.json").read_text()
     ran = cli("evaluate", "run", *words)
     assert "of 2 lines" in ran.stdout and "BLEU" not in ran.stdout
-    (tmp_path / "a.de").write_text("eins zwei drei vier\nzwei\n")
+    write_lines(tmp_path / "a.de", ["eins zwei drei vier", "zwei"])
     output = "--output", tmp_path / "out.de", "--reference", tmp_path / "a.de"
     several = cli("evaluate", "run", *words, *output).stdout
     assert "tok:none" in several and "nrefs:2" in several and "length ratio" in several
@@ -66,42 +66,40 @@ def test_evaluate_takes_other_files(folder, tmp_path):
     assert (folder / "run" / "report.json").read_text() == before, "no score of the recipe's test"
 
 
-def test_source_that_a_test_file_of_both_sides_repeats_is_one_line(folder, tmp_path):
+def test_source_that_a_test_file_of_both_sides_repeats_is_one_line(own_run, tmp_path):
     """Its targets are references; in two files, the lines stay as they are."""
-    run = shutil.copytree(folder / "run", tmp_path / "run")
-    (tmp_path / "small.tsv").write_text("one\teins\nsix\tsechs\none\tein\n", "utf-8")
-    words = ("evaluate", run, "--beam-size", 1, "--data", tmp_path)
+    pairs = [("one", "eins"), ("six", "sechs"), ("one", "ein")]
+    write_lines(tmp_path / "small.tsv", map("\t".join, pairs))
+    words = ("evaluate", own_run, "--beam-size", 1, "--data", tmp_path)
     ran = succeed(*words, "--output", tmp_path / "out")
     assert "1 of 3 lines repeat an earlier source" in ran.stderr and "of 2 lines" in ran.stdout
     assert len((tmp_path / "out").read_text("utf-8").splitlines()) == 2
-    report = json.loads((run / "report.json").read_text())
+    report = json.loads((own_run / "report.json").read_text())
     assert "nrefs:var" in report["chrF2"]["signature"]
-    for side, column in (("en", 0), ("de", 1)):
-        lines = (tmp_path / "small.tsv").read_text("utf-8").splitlines()
-        (tmp_path / side).write_text("".join(f"{line.split()[column]}\n" for line in lines))
-    recipe = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(recipe.replace("test:\n  - small.tsv", "test: [en, de]"))
+    for name, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+        write_lines(tmp_path / name, lines)
+    recipe = (own_run / "config.yaml").read_text()
+    (own_run / "config.yaml").write_text(recipe.replace("test:\n  - small.tsv", "test: [en, de]"))
     ran = cli(*words)
     assert ran.exit_code == 0 and "of 3 lines" in ran.stdout
     assert "repeat an earlier source" not in ran.stderr
 
 
 @pytest.mark.parametrize("blocked", ["output", "report"])
-def test_scores_are_printed_even_if_they_cannot_be_written(folder, tmp_path, blocked):
-    run = shutil.copytree(folder / "run", tmp_path / "run")
+def test_scores_are_printed_even_if_they_cannot_be_written(own_run, tmp_path, blocked):
     (tmp_path / "out.txt").write_text("before")
     # A folder in place of the temporary file: even root cannot write it.
     name = "out.txt" if blocked == "output" else "run/report.json"
     process = "" if blocked == "output" else f"{os.getpid()}."
     (tmp_path / name).with_name(f".partial.{process}{pathlib.Path(name).name}").mkdir()
-    before = (run / "report.json").read_text()
-    ran = cli("evaluate", run, "--output", tmp_path / "out.txt", "--beam-size", 1)
+    before = (own_run / "report.json").read_text()
+    ran = cli("evaluate", own_run, "--output", tmp_path / "out.txt", "--beam-size", 1)
     assert ran.exit_code == 2 and "could not be written" in ran.stderr
     assert "Free space" not in ran.stderr
     assert "chrF2" in ran.stdout and "exact match" in ran.stdout and "reference " in ran.stdout
     lines = (tmp_path / "out.txt").read_text().splitlines()
     assert lines == ["before"] if blocked == "output" else len(lines) == 20
-    assert (run / "report.json").read_text() == before
+    assert (own_run / "report.json").read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,7 @@ def test_evaluate_counts_what_the_maximum_length_cuts_off(folder, ratio, extra, 
     from keras_transformer import load_run
 
     translator = load_run("run", beam_size=1)
-    sources, _ = small(folder)
+    sources, references = small(folder)
     options = {"length_ratio": ratio, "extra_length": extra, "max_length": most, "n_best": 1}
     found = translator(sources, **options)
     cut = sum(best.tokens[-1] != "</s>" for (best,) in found)
@@ -128,7 +126,6 @@ def test_evaluate_counts_what_the_maximum_length_cuts_off(folder, ratio, extra, 
     assert 0 < cut <= 20
     note = f"{cut} of 20 translations are unfinished: they reached the maximum length"
     assert note in " ".join(ran.stderr.split())
-    _, references = small(folder)
     times = sum(len(best.text) for (best,) in found) / sum(map(len, references))
     assert ("`no_repeat_ngram_size(3)` forbids" in ran.stderr) == (times > 1.3)
     lines = "".join(f"{line}\n" for line in sources).encode()
@@ -150,15 +147,14 @@ def test_translations_that_are_much_too_long_name_too_little_training(text, is_l
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("always")
-def test_evaluate_obeys_the_options_for_long_lines(folder, tmp_path):
-    run = shutil.copytree(folder / "run", tmp_path / "run")
-    words = ("evaluate", run, "--beam-size", 1, "--max-source-tokens", 4, "--on-too-long")
+def test_evaluate_obeys_the_options_for_long_lines(own_run):
+    words = ("evaluate", own_run, "--beam-size", 1, "--max-source-tokens", 4, "--on-too-long")
     refused = cli(*words, "error")
     assert refused.exit_code == 2 and "--on-too-long truncate" in refused.stderr
     ran = cli(*words, "truncate")
     assert ran.exit_code == 0 and ran.stderr.count("tokens are left out") == 5
     assert "more lines are too long." in ran.stderr
-    said = json.loads((run / "report.json").read_text())["search"]
+    said = json.loads((own_run / "report.json").read_text())["search"]
     assert (said["max_source_tokens"], said["on_too_long"]) == (4, "truncate")
 
 

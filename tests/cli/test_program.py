@@ -5,7 +5,6 @@ import gzip
 import importlib.metadata
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -19,7 +18,7 @@ from keras_transformer.decoding.search_settings import SearchSettings
 from keras_transformer.decoding.text_settings import TextSettings
 from keras_transformer.settings import read_yaml
 from tests.builders import ROOT
-from tests.cli.small_run import cli, small, succeed
+from tests.cli.small_run import cli, small, succeed, write_lines
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -58,7 +57,7 @@ def test_export_counts_the_examples_that_ctranslate2_translates_otherwise(folder
     from keras_transformer import load_run, load_translator
 
     lines = small(folder)[0]
-    (tmp_path / "some.en").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    write_lines(tmp_path / "some.en", lines)
     words = "--format", "ctranslate2", "--alpha", 0.2, "--examples", tmp_path / "some.en"
     ran = succeed("export", "run", tmp_path / "ct2", *words)
     engine, run = load_translator(tmp_path / "ct2", workers=1), load_run("run", alpha=0.2)
@@ -145,15 +144,11 @@ EXPORTS = [
 
 
 @pytest.mark.parametrize("languages, advice, settings", EXPORTS)
-def test_export_says_what_the_card_lacks(
-    folder, tmp_path, monkeypatch, languages, advice, settings
-):
+def test_export_says_what_the_card_lacks(own_run, monkeypatch, languages, advice, settings):
     """Of a run that was trained on one file, whose name tells no language."""
-    run = shutil.copytree(folder / "run", tmp_path / "run")
-    text = (run / "config.yaml").read_text("utf-8")
-    recipe = yaml.safe_load(text)
+    recipe = yaml.safe_load((own_run / "config.yaml").read_text("utf-8"))
     recipe["data"]["train"] = ["small.tsv"]
-    (run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
+    (own_run / "config.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
     seen = {}
 
     def export_saved_model(translator, path, card, **options):
@@ -165,7 +160,7 @@ def test_export_says_what_the_card_lacks(
     for key, value in settings.items():
         option = key.replace("_", "-")
         words += [f"--no-{option}"] if value is False else [f"--{option}", value or "none"]
-    ran = succeed("export", run, "served", *languages, *words)
+    ran = succeed("export", own_run, "served", *languages, *words)
     assert ran.stderr.count("\n") == len(advice) and all(one in ran.stderr for one in advice)
     given = dict(zip(languages[::2], languages[1::2], strict=True))
     for side in ("source", "target"):

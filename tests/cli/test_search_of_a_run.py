@@ -1,6 +1,5 @@
 """The section `search` of a run's recipe: what it says is the default of every command."""
 
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -19,13 +18,12 @@ OF_DATA = {"max_source_tokens": 256}  # of the recipe
 
 
 @pytest.fixture
-def run(folder, tmp_path):
+def run(own_run):
     """A run whose most common token is suppressed, and its recipe's `search`."""
-    run = shutil.copytree(folder / "run", tmp_path / "run")
-    common = kt.Tokenizer.load(run / "tokenizer.json").encode("eins")[0]
+    common = kt.Tokenizer.load(own_run / "tokenizer.json").encode("eins")[0]
     search = SEARCH | {"suppressed_tokens": [int(common)]}
-    (run / "config.yaml").write_text(yaml.safe_dump(RECIPE | {"search": search}), "utf-8")
-    return run, search
+    (own_run / "config.yaml").write_text(yaml.safe_dump(RECIPE | {"search": search}), "utf-8")
+    return own_run, search
 
 
 NOT_FORCED = {"suppressed_tokens": [7], "force_end": False}

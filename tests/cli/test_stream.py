@@ -15,7 +15,7 @@ from keras_transformer.decoding.engine import Engine
 from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.decoding.keras_engine import KerasEngine
 from keras_transformer.decoding.saved_model import SavedModelEngine
-from tests.cli.small_run import CLI, cli, succeed
+from tests.cli.small_run import CLI, cli, succeed, write_lines
 from tests.processes import Popen, run
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -47,7 +47,7 @@ def shout(monkeypatch, folder, tmp_path):
     """Runs `translate` with `Shout`, `lines.txt` and small chunks; returns what it was given."""
     monkeypatch.setattr(texts, "CHUNK_BYTES", CHUNK_BYTES)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in LINES), "utf-8")
+    write_lines(tmp_path / "lines.txt", LINES)
 
     def end(code):
         raise SystemExit(code)
@@ -189,7 +189,7 @@ main()
 def test_memory_is_bounded(tmp_path):
     """A tenth of the translations would be more than the limit."""
     number = 200_000
-    (tmp_path / "lines.txt").write_text("".join(f"line {n}\n" for n in range(number)), "utf-8")
+    write_lines(tmp_path / "lines.txt", (f"line {n}" for n in range(number)))
     code = MEMORY.replace("NUMBER", str(number))
     command = [sys.executable, "-c", code, "translate", "run", *FILES]
     ran = run(command, cwd=tmp_path, capture_output=True)
@@ -204,7 +204,7 @@ def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, engine, tmp_pa
     from keras_transformer import load_translator
 
     lines = (folder / "train.en").read_text("utf-8").splitlines()[:60]
-    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    write_lines(tmp_path / "lines.txt", lines)
     expected = "".join(f"{text}\n" for text in load_translator(engine)(lines, beam_size=2))
     monkeypatch.chdir(tmp_path)
     piped = cli("translate", engine, "--beam-size", 2, stdin="\n".join(lines).encode())

@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 
@@ -13,7 +12,7 @@ import yaml
 
 from tests import processes
 from tests.builders import assert_same_arrays
-from tests.cli.small_run import CLI, RECIPE, broken, cli, succeed
+from tests.cli.small_run import CLI, RECIPE, broken, cli, succeed, write_lines
 from tests.processes import Popen
 from tests.runs import tiny_run
 from tests.screen import Screen, run_on_terminal
@@ -31,7 +30,7 @@ def assert_plain(text):
 def test_train_on_a_terminal_leaves_it_clean_when_ctrl_c_is_typed(folder, tmp_path):
     """It prints the warning and the command that resumes; the next command it names works."""
     english = (folder / "train.en").read_text("utf-8").splitlines()[:300]
-    (folder / "little.tsv").write_text("".join(f"{line}\t{line}\n" for line in english), "utf-8")
+    write_lines(folder / "little.tsv", (f"{line}\t{line}" for line in english))
     recipe = RECIPE | {
         "data": {"train": ["little.tsv"]},
         "vocabulary": {"size": 8000},
@@ -117,10 +116,9 @@ def updates_saved(run):
 
 
 @pytest.mark.long
-def test_training_that_diverges_ends_in_one_clear_line_and_exit_code_1(folder, tmp_path):
+def test_training_that_diverges_ends_in_one_clear_line_and_exit_code_1(folder, own_run):
     """`--no-resume` starts over, also with another recipe."""
-    run = shutil.copytree(folder / "run", tmp_path / "run")
-    words = ("train", broken(folder, training={"learning_rate": 1e30}), "--run", run)
+    words = ("train", broken(folder, training={"learning_rate": 1e30}), "--run", own_run)
     refused = cli(*words)
     assert refused.exit_code == 2 and "--no-resume" in refused.stderr
     ran = cli(*words, "--no-resume")
@@ -130,7 +128,7 @@ def test_training_that_diverges_ends_in_one_clear_line_and_exit_code_1(folder, t
         r"Error: loss nan and gradient_norm \S+ at update 2 \(epoch 1, batch 2\)", error
     )
     assert "There is no checkpoint." in error and "lower the learning rate" in error
-    assert "Traceback" not in ran.stderr and not (run / "model.keras").exists()
+    assert "Traceback" not in ran.stderr and not (own_run / "model.keras").exists()
 
 
 def test_average_writes_a_model_that_translates(folder):
