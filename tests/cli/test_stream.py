@@ -218,9 +218,9 @@ def test_folder_of_ctranslate2_takes_the_place_of_the_run(folder, engine, tmp_pa
         assert words[0].strip("-").replace("-", "_") in refused.stderr
 
 
-def test_slow_pipe_gets_each_answer_at_once_and_a_closed_one_ends_quietly(folder):
+def test_slow_pipe_gets_each_answer_at_once_and_a_closed_one_ends_quietly(engine):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with Popen([*CLI, "translate", "run"], **pipes) as process:
+    with Popen([*CLI, "translate", engine], **pipes) as process:
         for line in (b"twenty-one\n", b"\n", b"two\n"):
             process.stdin.write(line)
             process.stdin.flush()
