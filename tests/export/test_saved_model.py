@@ -185,35 +185,28 @@ def assert_n_best(expected, texts, scores, lengths):
     assert lengths.numpy().tolist() == [len(one.tokens) for one in expected] + [0] * missing
 
 
-N_BEST = "translations", "scores", "lengths"
+OPTIONS = {
+    "n_best": [1, 3, 2, 4, 4],
+    "alpha": [0.0, 1.5, 0.6, -1.0, 1.0],
+    "max_length": [2, 9, 5, 100, 7],
+    "target_prefix": ["", "zwei", "drei", "", "acht"],
+}
 
 
-@pytest.mark.long
-def test_n_best_are_those_of_the_translator(exported, served):
-    lines = [line for line in LINES if line.strip()] + ["nine million and four"]
-    found = served.translate_n_best(tf.constant(lines))  # with the default of each option
-    for row in zip(exported[0](lines, n_best=4), *(found[name] for name in N_BEST), strict=True):
-        assert_n_best(*row)
-    best = strings(served.serve(tf.constant(lines))["translation"])
-    assert best == strings(found["translations"][:, 0])
-
-
-def test_each_line_has_its_own_options(exported, served):
+@pytest.mark.parametrize(
+    "names", [tuple(OPTIONS), pytest.param((), marks=pytest.mark.long)], ids=["own", "defaults"]
+)
+def test_each_line_has_its_own_options(exported, served, names):
+    """Without an option, all have the default: those of the translator, and all hypotheses."""
     translator, _ = exported
     lines = ["one", "seven hundred and one", "", "two", "twelve thousand " * 30]
-    options = {
-        "n_best": [1, 3, 2, 4, 4],
-        "alpha": [0.0, 1.5, 0.6, -1.0, 1.0],
-        "max_length": [2, 9, 5, 100, 7],
-        "target_prefix": ["", "zwei", "drei", "", "acht"],
-    }
-    found = served.translate_n_best(
-        tf.constant(lines), **{name: tf.constant(values) for name, values in options.items()}
-    )
-    rows = zip(*options.values(), *(found[name] for name in N_BEST), strict=True)
-    for line, (*of_line, texts, scores, lengths) in zip(lines, rows, strict=True):
-        rules = dict(zip(options, of_line, strict=True))
-        assert_n_best(translator(line, on_too_long="truncate", **rules), texts, scores, lengths)
+    options = {name: OPTIONS[name] for name in names}
+    tensors = {name: tf.constant(values) for name, values in options.items()}
+    found = served.translate_n_best(tf.constant(lines), **tensors)
+    outputs = (found[name] for name in ("translations", "scores", "lengths"))
+    for number, (line, *row) in enumerate(zip(lines, *outputs, strict=True)):
+        of_line = {"n_best": 4} | {name: values[number] for name, values in options.items()}
+        assert_n_best(translator(line, on_too_long="truncate", **of_line), *row)
 
 
 def test_options_are_for_all_lines_or_for_each(served):
@@ -306,39 +299,12 @@ def test_files_beside_the_graph_tell_the_truth(exported, served):
     assert card["architecture"] == translator.model.config.to_dict()
     assert card["signatures"].keys() == contract(0).keys()
     assert card["signatures"]["translate_n_best"]["outputs"]["scores"] == "float32 (None, None)"
+    assert not (path / "assets.extra").exists(), "it would cause a warning"
     pairs = [json.loads(line) for line in (path / "examples.jsonl").read_text("utf-8").splitlines()]
     assert [pair["text"] for pair in pairs] == ["twenty-one", "Ωμέγα 😀", ""]
     found = served.serve(tf.constant([pair["text"] for pair in pairs]))
     assert [pair["translation"] for pair in pairs] == strings(found["translation"])
     np.testing.assert_allclose([pair["score"] for pair in pairs], found["score"], rtol=1e-5)
-
-
-GREEDY_LINES = ["one", "seven hundred and one", "", "One is here.  Nobody said so!\tTwo."]
-
-
-@pytest.fixture(scope="module")
-def replaced(exported, tmp_path_factory):
-    """A greedy translator that truncates, exported over a link to another SavedModel."""
-    (made, path), folder = exported, tmp_path_factory.mktemp("replaced")
-    shutil.copytree(path, folder / "served")
-    (folder / "latest").symlink_to("served")
-    rules = {"max_source_tokens": 5, "on_too_long": "error", "split": "sentences"}
-    translator = Translator(made.model, made.source_tokenizer, beam_size=1, **rules)
-    old = (folder / "served").stat().st_ino
-    written = export_saved_model(translator, folder / "latest", examples=GREEDY_LINES)
-    assert written == folder / "latest"
-    assert (folder / "served").stat().st_ino != old
-    return translator, folder
-
-
-@pytest.mark.long
-def test_export_replaces_a_saved_model(replaced):
-    _, folder = replaced
-    assert (folder / "latest").is_symlink() and not (folder / "served").is_symlink()
-    assert tf.saved_model.contains_saved_model(str(folder / "served"))
-    assert not (folder / "served" / "assets.extra").exists(), "see the warning"
-    names = {entry.name for entry in folder.iterdir()}
-    assert names == {"served", "latest"}, "temporary files are left"
 
 
 def test_export_replaces_nothing_but_a_saved_model(exported, tmp_path):
@@ -349,10 +315,15 @@ def test_export_replaces_nothing_but_a_saved_model(exported, tmp_path):
 
 
 @pytest.mark.long
-def test_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
-    translator, folder = replaced
-    served = tf.saved_model.load(str(folder / "served"))
-    lines = GREEDY_LINES
+def test_greedy_search_gives_the_same_and_flags_what_is_cut_off(exported, tmp_path):
+    """Of a translator that splits and refuses lines; it replaces another SavedModel."""
+    made, path = exported
+    folder = shutil.copytree(path, tmp_path / "served")
+    lines = ["one", "seven hundred and one", "", "One is here.  Nobody said so!\tTwo."]
+    rules = {"max_source_tokens": 5, "on_too_long": "error", "split": "sentences"}
+    translator = Translator(made.model, made.source_tokenizer, beam_size=1, **rules)
+    assert export_saved_model(translator, folder, examples=lines) == folder
+    served = tf.saved_model.load(str(folder))
     answer = served.serve(tf.constant(lines))
     whole = {"split": "lines", "on_too_long": "truncate"}  # whatever the translator does
     expected = translator(lines, n_best=1, **whole)
@@ -363,7 +334,7 @@ def test_greedy_search_gives_the_same_and_flags_what_is_cut_off(replaced):
     assert answer["unfinished"].numpy().tolist() == [best.unfinished for (best,) in expected]
     assert served.translate_n_best(tf.constant(lines))["translations"].shape == [4, 1]
     assert not hasattr(served, "search_tree"), "without `inspect=True`"
-    replayed = list(verify(load_translator(folder / "served"), folder / "served"))
+    replayed = list(verify(load_translator(folder), folder))
     assert [answer.text for answer in replayed if answer.is_equal] == lines
 
 
