@@ -11,6 +11,7 @@ import keras_transformer as kt
 from keras_transformer import load_translator
 from tests.builders import randomize
 
+pytest.importorskip("ctranslate2")
 pytestmark = [
     pytest.mark.tensorflow_only,
     pytest.mark.slow,
@@ -45,7 +46,7 @@ def translator_of(source, target, **settings):
     return kt.Translator(model, source, target, **rules | settings)
 
 
-@pytest.fixture(scope="module", params=["nfd", "identity"])
+@pytest.fixture(scope="module", params=["nfd", pytest.param("identity", marks=pytest.mark.long)])
 def translator(request):
     letters = [each for each in LETTERS if each != "\xe9"]
     rules = {"normalization": request.param, "symbols": [each for each in letters if each[1:]]}
@@ -68,14 +69,12 @@ def test_parts_of_a_long_line_are_joined_as_symbols_are(target, joiner, tmp_path
     lines = ["abccabb", "ba"]
     assert translator(lines) == expected
     assert [best.text for best, *_ in translator(lines, n_best=2)] == expected
-    pytest.importorskip("ctranslate2")
     engine = load_translator(kt.export_ctranslate2(translator, tmp_path / "ct2"), workers=1)
     parts = engine(["abc", "cab", "b"])
     assert engine(lines) == [joiner.join(filter(None, parts)), *engine(["ba"])]
 
 
 def test_ctranslate2_gives_the_same_texts(translator, tmp_path):
-    pytest.importorskip("ctranslate2")
     folder = kt.export_ctranslate2(translator, tmp_path / "ct2")
     engine = load_translator(folder, workers=1)
     assert engine(LINES) == translator(LINES)
