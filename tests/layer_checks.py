@@ -1,37 +1,33 @@
 """`check_layer`: the checks that every public layer passes.
 
-Config round trip, symbolic shapes, use in a plain functional model, compiled = eager, gradients of
-every weight, half-precision policies. The test file of each layer tests its values, and
-`layers/test_contract.py` saves and loads.
+Config round trip, symbolic shapes, use in a plain functional model, compiled = eager, and policies
+of half precision. The test file of each layer tests its values; `layers/test_contract.py` trains,
+saves and loads each.
 """
 
 import inspect
 import json
 
 import keras
-import numpy as np
-from keras import ops
 
-from tests.builders import assert_close, normal, randomize, to_numpy
+from tests.builders import assert_close, randomize, to_numpy
 
 HALF_PRECISION = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}
 EPSILON = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
-def check_layer(layer_class, config, inputs, call=None, no_gradient=(), tolerance=1e-6):
+def check_layer(layer_class, config, inputs, call=None):
     """Checks `layer_class(**config)` called as `layer(**inputs, **call)`.
 
     `inputs` maps call arguments to NumPy arrays, `call` to constants. The first output has the
-    compute dtype; all others are attention scores. `no_gradient` holds the path endings of weights
-    whose gradient may be zero.
+    compute dtype; all others are attention scores.
     """
     call = call or {}
     check_config(layer_class, config)
     model = foreign_model(layer_class(**config), inputs, call)
     outputs = flat_numpy(model(inputs))
     check_symbolic_shapes(layer_class(**config), model, inputs, outputs, call)
-    check_compiled(model, inputs, outputs, tolerance)
-    check_gradients(model, inputs, outputs, no_gradient)
+    check_compiled(model, inputs, outputs)
     for policy in HALF_PRECISION:
         check_half_precision(layer_class, config, inputs, call, policy)
 
@@ -73,25 +69,9 @@ def check_symbolic_shapes(layer, model, inputs, outputs, call):
     assert [symbol.shape for symbol in symbols] == [array.shape for array in outputs]
 
 
-def check_compiled(model, inputs, outputs, tolerance):
+def check_compiled(model, inputs, outputs):
     for compiled, eager in zip(flat_numpy(model.predict_on_batch(inputs)), outputs, strict=True):
-        assert_close(compiled, eager, tolerance)
-
-
-def check_gradients(model, inputs, outputs, no_gradient):
-    """One step of gradient descent at rate 1 changes each weight by its gradient."""
-    trained = keras.Model(model.input, model.outputs[0])
-    target = normal(*outputs[0].shape)
-    trained.compile(
-        optimizer=keras.optimizers.SGD(1.0),
-        loss=lambda target, outputs: ops.sum(target * outputs, axis=-1),
-    )
-    before = {v.path: to_numpy(v) for v in trained.trainable_variables}
-    trained.train_on_batch(inputs, target)
-    for variable in trained.trainable_variables:
-        gradient = before[variable.path] - to_numpy(variable)
-        assert np.isfinite(gradient).all(), variable.path
-        assert variable.path.endswith(tuple(no_gradient)) or gradient.any(), variable.path
+        assert_close(compiled, eager, 1e-6)
 
 
 def check_half_precision(layer_class, config, inputs, call, policy):

@@ -162,7 +162,7 @@ def test_encoder_block_passes_the_layer_checks():
     config = {**SIZES, **rates, "value_dim": 3, "normalize_first": True, "activation": "gelu"}
     mask = np.broadcast_to(source_padding[:, None], (B, S, S)).copy()
     inputs, call = {"inputs": source, "attention_mask": mask}, {"return_attention_scores": True}
-    check_layer(EncoderBlock, config, inputs, call, no_gradient=["key/bias"])
+    check_layer(EncoderBlock, config, inputs, call)
 
 
 def test_decoder_block_passes_the_layer_checks():

@@ -101,16 +101,17 @@ def new_model(name, kind):
 
 
 def train_a_step(model, inputs):
-    """Exactly the trainable weights change."""
+    """Exactly the trainable weights change, and stay finite."""
     outputs = model(inputs)
-    # Compiling and tracing take longer than the step; `check_layer` proves that they work.
+    # Compiling and tracing take longer than the step; the tests of `training` compile.
     how = {"jit_compile": True} if BACKEND == "jax" else {"run_eagerly": True}
     model.compile(optimizer=keras.optimizers.SGD(1.0), loss="mse", **how)
     before = to_numpy([*model.weights])
     model.train_on_batch(inputs, normal(*outputs.shape, seed=3))
-    changed = {
-        v.path for v, old in zip(model.weights, before, strict=True) if (to_numpy(v) != old).any()
-    }
+    after = to_numpy([*model.weights])
+    assert all(np.isfinite(value).all() for value in after)
+    weights = zip(model.weights, before, after, strict=True)
+    changed = {v.path for v, old, new in weights if (new != old).any()}
     shift_invariant = {p for p in trainable(model) if p.endswith("key/bias")}
     unused = {p for p in trainable(model) if p.endswith("lora_kernel_a")}  # times zero, at first
     unused |= {p for p in trainable(model) if p.endswith("lora_embeddings_a")}

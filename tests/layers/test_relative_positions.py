@@ -80,4 +80,4 @@ def test_distances_are_whole_numbers_at_any_length(dtype):
 
 def test_layers_pass_the_layer_checks():
     call = {"return_attention_scores": True}
-    check_layer(MultiHeadAttention, SIZES, {"query": x, "value": x}, call, no_gradient=["key/bias"])
+    check_layer(MultiHeadAttention, SIZES, {"query": x, "value": x}, call)
