@@ -30,24 +30,6 @@ def additive(query, key, value, **kwargs):
 FUNCTIONS = pytest.mark.parametrize("function", [scaled_dot_product_attention, additive])
 
 
-def expected_outputs(query_scale=1.0):
-    """Equation (1) for each sentence and head separately; zeros in fully masked rows."""
-    outputs, scores = np.zeros((B, N, T, V)), np.zeros((B, N, T, S))
-    for b, n, t in np.argwhere(VISIBLE_ROWS):
-        q = query[b, n, t : t + 1].astype("float64") * query_scale
-        row = attention(q, key[b, n], value[b, n], MASK[b, 0, t])
-        outputs[b, n, t], scores[b, n, t] = row[0][0], row[1][0]
-    return outputs, scores
-
-
-@pytest.mark.parametrize("scaled", [True, False])
-def test_attention_equals_the_equation(scaled):
-    actual = scaled_dot_product_attention(query, key, value, attention_mask=MASK, scaled=scaled)
-    undone = 1.0 if scaled else np.sqrt(K)  # of the paper's division
-    for ours, papers in zip(to_numpy(actual), expected_outputs(undone), strict=True):
-        assert_close(ours, papers, 1e-6)
-
-
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_additive_attention_equals_keras(is_masked):
     padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
