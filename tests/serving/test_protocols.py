@@ -70,14 +70,10 @@ def test_protected_text_is_kept(text, expected, split):
         assert post(client, "/translate", body)["translatedText"] == expected
 
 
-DETECTED = {"confidence": 100, "language": "en"}
-TWO_DETECTED = {"translatedText": ["A"] * 2, "detectedLanguage": [DETECTED] * 2}
 # Body -> answer.
 TRANSLATED = [
     ({"q": "ein Hund", "source": "en", "target": "de"}, {"translatedText": "EIN HUND"}),
     ({"q": LINES, "source": "en", "format": "text"}, {"translatedText": TRANSLATIONS}),
-    ({"q": "a", "source": "auto"}, {"translatedText": "A", "detectedLanguage": DETECTED}),
-    ({"q": ["a"] * 2, "source": "auto"}, TWO_DETECTED),
     ({"q": []}, {"translatedText": []}),
     (
         {"q": "a", "source": None, "target": None, "format": None, "alternatives": None},
