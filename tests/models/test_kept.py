@@ -103,8 +103,6 @@ ROWS = {
     "whole block": (block, freeze(lambda part: part)),
     "block but an inner part": (block, freeze_but_inner),
     "one weight of a block": (block, freeze(lambda part: part.feed_forward.output_dense.bias)),
-    "LoRA of a block": (block, lora),
-    "block in int8": (block, int8()),
     "block in int8, in part": (block, int8("intermediate")),
     "part that a subclass adds": (gated, freeze(lambda part: part.gate)),
     "int8 of a part that a subclass adds": (gated, int8("gate")),
