@@ -16,9 +16,9 @@ DESCRIPTION = description()
 
 
 @contextlib.contextmanager
-def client_of(load, cors_origins=(), settings=None, max_batch=8, workers=1, wait=True, **limits):
+def client_of(load, cors_origins=(), settings=None, wait=True, **limits):
     """A client of a server in this process; the answer to a bug is an exception."""
-    service = Service(load, Limits(**limits), settings, workers, max_batch)
+    service = Service(load, Limits(**limits), settings, max_batch=8)
     with TestClient(build_app(service, cors_origins)) as client:
         client.service = service
         if wait:

@@ -97,12 +97,8 @@ class Page:
         words = element.get_attribute("class"), element.text
         return element.get_attribute("id") or " ".join(filter(None, words))
 
-    def emulate(self, **features):
-        media = [{"name": name.replace("_", "-"), "value": each} for name, each in features.items()]
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
-
-    def set_width(self, width, height=800):
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    def set_width(self, width):
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def set_offline(self, offline):
@@ -144,7 +140,6 @@ def page(browser, server):
     server.reset()
     page = Page(browser, server)
     page.set_width(1280)
-    page.emulate()
     browser.get_log("performance")
     browser.get_log("browser")
     yield page.open()
