@@ -7,20 +7,10 @@ from keras_transformer import load_run
 from keras_transformer.data.number_corpus import number_names
 from tests.cli.small_run import RECIPE, cli, succeed, write_lines
 
-pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
+pytestmark = [pytest.mark.tensorflow_only, pytest.mark.long]
 PAIRS = list(dict.fromkeys(number_names("train", 300)))
-TRAINING = {"batch_tokens": 4096, "epochs": 1, "warmup_steps": 1}
 
 
-def train(folder, **data):
-    data |= {"validation": {"number_names": "held_out", "size": 20}}
-    recipe = RECIPE | {"data": data, "training": TRAINING}
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
-    ran = succeed("train", folder / "recipe.yaml", "--data", folder, "--run", folder / "run")
-    return ran.stderr
-
-
-@pytest.mark.long
 def test_run_of_several_corpora_translates_with_its_tag(tmp_path):
     for name, pairs in (("a", PAIRS), ("b", PAIRS[:50]), ("c", PAIRS[:9])):
         write_lines(tmp_path / f"{name}.tsv", map("\t".join, pairs))
@@ -29,19 +19,22 @@ def test_run_of_several_corpora_translates_with_its_tag(tmp_path):
         {"file": "b.tsv", "tag": "<b>", "weight": 3},
         {"file": "c.tsv", "weight": 0},
     ]
-    options = {"test": ["b.tsv"], "tag": "<b>", "clean": {"identical": True}}
-    said = train(tmp_path, train=corpora, **options)
+    data = {"train": corpora, "validation": {"number_names": "held_out", "size": 20}}
+    data |= {"test": ["b.tsv"], "tag": "<b>", "clean": {"identical": True}}
+    training = {"batch_tokens": 4096, "epochs": 1, "warmup_steps": 1}
+    recipe, run = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(yaml.safe_dump(RECIPE | {"data": data, "training": training}), "utf-8")
+    said = succeed("train", recipe, "--data", tmp_path, "--run", run).stderr
     assert f"a.tsv: {len(PAIRS)} pairs, 1 times an epoch, tag <a>" in said
     assert "b.tsv: 50 pairs, 3 times an epoch, tag <b>" in said
     assert "c.tsv: left out, its weight is 0" in said
     assert "also in `test`: the source of 100 pairs, and 100 pairs" in said
-    run, line = tmp_path / "run", PAIRS[0][0]
-    shown = cli("prepare", tmp_path / "recipe.yaml", "--data", tmp_path, "--run", run, "--dry-run")
+    shown = cli("prepare", recipe, "--data", tmp_path, "--run", run, "--dry-run")
     assert [row for row in said.splitlines() if "times an epoch" in row] == [
         row for row in shown.stdout.splitlines() if "times an epoch" in row
     ]
 
-    translator = load_run(run)
+    translator, line = load_run(run), PAIRS[0][0]
     tag = translator.source_tokenizer.vocabulary.index("<b>")
     assert translator.source_tokenizer.encode(line)[0] == tag
     translated = cli("translate", run, stdin=line.encode())
