@@ -146,23 +146,6 @@ def test_long_sentences_end_at_different_steps(beam_size, stopping):
     assert found.token_ids.shape[2] == max(found.lengths.max(), 0)
 
 
-@pytest.mark.slow_on_jax
-@pytest.mark.parametrize("stopping", ["exhaustive", "first_beams"])
-def test_sentence_is_searched_alike_in_every_batch(stopping):
-    models = RandomModels("any", 3, 20, 5, 6)
-    max_lengths = [sentence % 7 for sentence in range(20)]
-    options = {"beam_size": 3, "n_best": 3, "penalty": ("mean", 0.7), "stopping": stopping}
-    together = hypotheses(search(models, max_lengths, **options))
-    order = np.random.default_rng(0).permutation(20).tolist()
-    alone = range(6) if BACKEND == "jax" else range(20)
-    for sentences in [order] + [[sentence] for sentence in alone]:
-        found = hypotheses(search(models, max_lengths, sentences=sentences, **options))
-        for sentence, those in zip(sentences, found, strict=True):
-            assert [h.tokens for h in those] == [h.tokens for h in together[sentence]]
-            scores = zip(those, together[sentence], strict=True)
-            assert all(are_close(one.score, other.score) for one, other in scores)
-
-
 @pytest.mark.tensorflow_only
 @pytest.mark.parametrize("stopping", ["exhaustive", "first_beams"])
 def test_search_in_a_graph_is_the_search_in_python(stopping):
