@@ -1,5 +1,6 @@
 """Small random models of M2M-100 and NLLB-200, which `transformers` writes and computes."""
 
+import functools
 import json
 
 import numpy as np
@@ -39,14 +40,18 @@ def lines(count=2000):
     return [text for pair in number_names("train", count, 0) for text in pair]
 
 
+@functools.cache
+def pieces_of_numbers():
+    return tokenizer_agreement.train_sentencepiece(lines(), 200, character_coverage=1.0)
+
+
 def write_tokenizer(folder, kind, listed="additional", content=None):
     """Writes the files of a tokenizer; returns the model of SentencePiece and the size of all.
 
     Of M2M-100, every 20th piece of the model is missing in the table. `content` is the model as
     bytes, by default one of number names.
     """
-    if content is None:
-        content = tokenizer_agreement.train_sentencepiece(lines(), 200, character_coverage=1.0)
+    content = content or pieces_of_numbers()
     processor = sentencepiece.SentencePieceProcessor(model_proto=content)
     (folder / "sentencepiece.bpe.model").write_bytes(content)
     count = processor.get_piece_size()

@@ -42,6 +42,7 @@ def sentencepiece_models():
     return tuple(train_sentencepiece(side, 80) for side in (0, 1))
 
 
+@functools.cache
 def train_sentencepiece(side, size, **options):
     lines = (pair[side] for pair in number_names("train", 2000, 0))
     return tokenizer_agreement.train_sentencepiece(lines, size, character_coverage=1.0, **options)
