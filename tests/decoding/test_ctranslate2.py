@@ -3,6 +3,7 @@
 What a translator does with text, on this engine too: `tests/test_one_path.py`.
 """
 
+import shutil
 import subprocess
 import sys
 import warnings
@@ -26,33 +27,37 @@ PREFIXES = ["ein" if number % 3 else "" for number in range(len(TEXTS))]
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    """`Translator` with the settings of the card, and the same model in CTranslate2."""
-    folder = tmp_path_factory.mktemp("ct2")
+def exported(tmp_path_factory):
+    """A translator, and the folder that it was exported to."""
     # Prefixes, long lines and batches must not change a distance.
     made = make_translator(protected_symbols=3, positions="relative")
-    settings = {"beam_size": 3, "extra_length": 6}
-    made = Translator(made.model, made.source_tokenizer, **settings)
-    engine = load_translator(export_ctranslate2(made, folder / "ct2"), workers=2)
+    made = Translator(made.model, made.source_tokenizer, beam_size=3, extra_length=6)
+    return made, export_ctranslate2(made, tmp_path_factory.mktemp("ct2") / "ct2")
+
+
+@pytest.fixture(scope="module")
+def pair(exported):
+    """`Translator` with the settings of the card, and the same model in CTranslate2."""
+    made, folder = exported
+    engine = load_translator(folder, workers=2)
     search = engine.engine.card["search"]
     return Translator(made.model, made.source_tokenizer, **search), engine
 
 
 CALLS = {
-    "beam": {},
     "each line has a bound of its own": {"length_ratio": 0.2, "extra_length": 2, "alpha": 1.5},
     "prefixes": {"target_prefix": PREFIXES},
+    "greedy": {"beam_size": 1},
+    "no penalty": {"length_penalty": None},
 }
-LONG_CALLS = {"greedy": {"beam_size": 1}, "no penalty": {"length_penalty": None}}
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        *CALLS.values(),
-        *(pytest.param(call, marks=pytest.mark.long) for call in LONG_CALLS.values()),
+        pytest.param(options, id=name, marks=[] if "length_ratio" in options else pytest.mark.long)
+        for name, options in CALLS.items()
     ],
-    ids=[*CALLS, *LONG_CALLS],
 )
 def test_hypotheses_are_those_of_translator(pair, options):
     ours, engine = pair
@@ -109,14 +114,16 @@ print([best.text for best, *_ in translator({lines!r}, n_best=2)])
 """
 
 
-def test_needs_neither_keras_nor_tensorflow(pair, tmp_path):
-    folder = export_ctranslate2(pair[0], tmp_path / "ct2")
-    printed = run_fresh(WITHOUT_KERAS.format(folder=str(folder), lines=LINES))
+def test_needs_neither_keras_nor_tensorflow(exported, pair):
+    printed = run_fresh(WITHOUT_KERAS.format(folder=str(exported[1]), lines=LINES))
     assert printed == f"{pair[1](LINES)}\n"
+
+
+def test_folder_without_a_card_is_refused(exported, tmp_path):
+    folder = shutil.copytree(exported[1], tmp_path / "ct2")
     (folder / "model_card.json").unlink()
-    with pytest.raises(
-        FileNotFoundError, match="without model_card.json. `keras-transformer export`"
-    ):
+    message = "without model_card.json. `keras-transformer export`"
+    with pytest.raises(FileNotFoundError, match=message):
         load_translator(folder)
 
 
@@ -144,9 +151,8 @@ assert translator({lines!r}) == expected[0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork by default")
-def test_forked_process_translates_and_ends(pair, tmp_path):
-    folder = export_ctranslate2(pair[0], tmp_path / "ct2")
-    code = FORKED.format(folder=str(folder), lines=LINES)
+def test_forked_process_translates_and_ends(exported):
+    code = FORKED.format(folder=str(exported[1]), lines=LINES)
     command = [sys.executable, "-W", "ignore", "-c", code]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.stdout == "0\n0\n", ran.stderr
