@@ -182,13 +182,18 @@ def _first_copy(processor):
 
 
 def _copy_of(function):
-    """Returns another function with the same code and variables."""
+    """Returns another function with the same code, whose closure has the present values.
+
+    Other functions with equal values use the copy too, so it must not follow this function's
+    variables.
+    """
+    cells = function.__closure__ or ()
     copy = types.FunctionType(
         function.__code__,
         function.__globals__,
         function.__name__,
         function.__defaults__,
-        function.__closure__,
+        tuple(types.CellType(cell.cell_contents) for cell in cells),
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     vars(copy).update(vars(function))

@@ -331,6 +331,19 @@ def test_processor_made_anew_needs_another_graph_only_if_it_differs(make, value,
     assert is_new == expected
 
 
+def test_equal_processors_share_a_copy_that_keeps_their_values():
+    """Also if the variable of the first one has changed since, as that of a loop does."""
+    first = forbid(5)
+    settings = SearchSettings(processors=[first]).graph_settings
+    (variable,) = first.__closure__
+    variable.cell_contents = 6
+    equal = SearchSettings(processors=[forbid(5)]).graph_settings
+    assert equal == settings
+    (process,) = equal.processors
+    log_probs = process(ops.zeros([1, 1, 8]), ops.zeros([1, 1, 0], "int32"), 0)
+    assert np.flatnonzero(ops.convert_to_numpy(log_probs)).tolist() == [5]
+
+
 @pytest.mark.slow
 @COMPILED
 def test_graph_is_traced_for_each_of_its_settings_once():
