@@ -72,6 +72,11 @@ def answers(translators):
     }
 
 
+def long(engine):
+    """`translate` and the server do the same above all engines, whose texts are compared."""
+    return pytest.param(engine, marks=pytest.mark.long)
+
+
 def texts_of(answers):
     return [[hypothesis.text for hypothesis in line] for line in answers]
 
@@ -97,7 +102,7 @@ def test_every_engine_gives_the_same_texts_and_scores(translators, answers, engi
             assert theirs.log_probs == pytest.approx(ours.log_probs, abs=NEAR_TIE)
 
 
-@pytest.mark.parametrize("engine", ["keras", "ctranslate2", "saved_model"])
+@pytest.mark.parametrize("engine", [long("keras"), "ctranslate2", long("saved_model")])
 def test_translate_prints_the_texts_of_the_engine(
     folders, translators, answers, engine, monkeypatch
 ):
@@ -107,7 +112,7 @@ def test_translate_prints_the_texts_of_the_engine(
     check_translate(folders[engine], translators[engine], rows, expected, monkeypatch)
 
 
-@pytest.mark.parametrize("engine", ["ctranslate2", "saved_model"])
+@pytest.mark.parametrize("engine", ["ctranslate2", long("saved_model")])
 def test_the_server_answers_the_texts_of_the_engine(translators, answers, engine):
     for row, (lines, options) in ROWS.items():
         text = {name: options[name] for name in options.keys() & OF_TEXT}
