@@ -19,6 +19,7 @@ from keras_transformer.data.sentencepiece_parts import read_model
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.importing.importer import read_model_folder
 from tests.importing import multilingual_models, opus_models
+from tests.importing.multilingual_models import stated_ids
 from tests.importing.opus_models import assert_same_weights, weights_of
 
 pytestmark = [opus_models.needs_torch, pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -143,20 +144,6 @@ def put(name, value, source=FFN):
         stored[name].view(-1)[0] = value
 
     return tensors(change)
-
-
-def in_parts(folder):
-    """As large models are: several files, and an index that names them."""
-    from safetensors.torch import load_file, save_file
-
-    stored = load_file(folder / WEIGHTS)
-    (folder / WEIGHTS).unlink()
-    names = sorted(stored)
-    halves = {PART.replace("2", "1", 1): names[::2], PART: names[1::2]}
-    for file, half in halves.items():
-        save_file({name: stored[name] for name in half}, folder / file)
-    index = {name: file for file, half in halves.items() for name in half}
-    (folder / INDEX).write_text(json.dumps({"weight_map": index}), "utf-8")
 
 
 def positions(make):
@@ -355,15 +342,13 @@ HUB = {
 # Models of M2M-100 and NLLB-200, and of relatives with other parts.
 NLLB = {
     "NaN in bfloat16": (all_of(put(FFN, float("nan")), cast("bfloat16")), "must hold finite"),
-    "several files": (in_parts, same),
-    "a part that is cut": (all_of(in_parts, cut(PART)), f"{PART} is damaged"),
-    "a part that is missing": (all_of(in_parts, remove(PART)), f"must hold the file '{PART}'"),
-    "pointer, a part": (all_of(in_parts, text(PART, LFS)), f"{PART} is a Git LFS pointer"),
-    "pointer, the index": (all_of(in_parts, text(INDEX, LFS)), f"{INDEX} is a Git LFS pointer"),
-    "an index that is cut": (all_of(in_parts, cut(INDEX)), f"{INDEX} is damaged"),
     "no tokenizer": (remove(SPM), f"must hold the file '{SPM}', which is missing"),
     "a tokenizer that is cut": (cut(SPM), "must be a whole SentencePiece model"),
     "pointer, the tokenizer": (text(SPM, LFS), f"{SPM} is a Git LFS pointer"),
+    "id of a piece": (
+        text("tokenizer_config.json", json.dumps(stated_ids({7: "eng_Latn"}))),
+        "must have an id of its own.*'eng_Latn' with the id 7",
+    ),
     "experts": (
         put("model.encoder.layers.1.ffn.experts.expert_0.fc1.weight", 0.0),
         "must be a model without a mixture of experts.*expert_0.fc1.weight",
@@ -388,6 +373,19 @@ NLLB = {
     "layers": (change_json(CONFIG, encoder_layers=3), "number of layers of the encoder"),
     "vocabulary": (change_json(CONFIG, vocab_size=20), "must be more than the largest id"),
     "sides": (change_json(CONFIG, decoder_ffn_dim=64), "must be equal"),
+}
+# The files of NLLB, in several files with an index that names them.
+PARTS = {
+    "whole": (lambda folder: None, same),
+    "cut": (cut(PART), f"{PART} is damaged"),
+    "missing": (remove(PART), f"must hold the file '{PART}'"),
+    "pointer": (text(PART, LFS), f"{PART} is a Git LFS pointer"),
+    "pointer, the index": (text(INDEX, LFS), f"{INDEX} is a Git LFS pointer"),
+    "an index that is cut": (cut(INDEX), f"{INDEX} is damaged"),
+    "an index of more": (
+        change_json(INDEX, weight_map={"more": PART}),
+        f"{INDEX} names arrays that its files lack: more",
+    ),
 }
 # Sizes that the arrays do not confirm, with the field that the error names.
 SIZES = {
@@ -436,6 +434,10 @@ NPZ = {
     "float16": (cast_array("float16", "Wemb"), rounded("float16", "encoder/embedding/embeddings")),
     "int8": (cast_array("int8", KERNEL), f"{KERNEL} must hold float32.*Received: int8"),
     "rank": (arrays(lambda s: s.update(Wemb=s["Wemb"][0])), "Wemb must have the shape"),
+    "learned positions": (
+        arrays(lambda s: s.update(Wpos=np.zeros((9, 32), "float32"))),
+        "has unknown arrays, which the architecture lacks: Wpos",
+    ),
     "no bias": (arrays(lambda s: s.pop("decoder_ff_logit_out_b")), no_bias),
     "truncated": (cut("opus.model1.npz"), "npz is damaged"),
     "no options": (arrays(lambda s: s.pop("special:model.yml")), "must hold `special:model.yml`"),
@@ -462,23 +464,47 @@ NPZ = {
     # Options.
     "layers": (options(enc_depth=HUGE), "number of layers of the encoder.* 2. Received: 10000000"),
     "vocabularies": (options(dim_vocabs=125), "`dim-vocabs` must be two numbers"),
-    "RNN": (options(type="s2s"), "`type` must be 'transformer'"),
+    "RNN": (options(type="s2s"), "`type` must be 'transformer'.*Received: 's2s'"),
     "tied layers": (options(transformer_tied_layers=[1, 1]), "`transformer-tied-layers`"),
     "norms": (options(transformer_preprocess="n"), "`transformer-postprocess` must be 'da'"),
+    "no norms at the top": (
+        options(transformer_preprocess="n", transformer_postprocess="da"),
+        "`transformer-postprocess-top` must be 'n'",
+    ),
+    "highways": (options(transformer_postprocess="dah"), "`transformer-postprocess` must be 'dan'"),
+    "residuals": (options(transformer_preprocess="r"), "`transformer-preprocess` must be"),
+    "no positions": (
+        options(transformer_disable_position_embeddings=True),
+        "`transformer-disable-position-embeddings` must be False",
+    ),
+    "mask": (
+        options(transformer_attention_mask="alibi"),
+        "`transformer-attention-mask` must be 'default'",
+    ),
+    "no affine": (options(transformer_no_affine=True), "`transformer-no-affine` must be False"),
+    "tied by a word": (
+        options(tied_embeddings="decoder"),
+        "`tied-embeddings` must be False or True",
+    ),
     "three vocabularies": (options(dim_vocabs=[125] * 3), "must have the same number of tokens"),
 }
 
 
+FORMS = {"hub": HUB, "npz": NPZ, "nllb": NLLB, "parts": PARTS}
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A folder of each form, and what is read of it."""
+    """A folder of each form, and what is read of it; of `parts`, what is read of one file."""
     model, path = opus_models.make_marian(), tmp_path_factory.mktemp("models")
     opus_models.write_hub(model, path / "hub"), opus_models.write_npz(model, path / "npz")
-    multilingual_models.make_model(path / "nllb", "nllb")
-    return {form: (path / form, read_model_folder(path / form)) for form in FORMS}
-
-
-FORMS = {"hub": HUB, "npz": NPZ, "nllb": NLLB}
+    model, _ = multilingual_models.make_model(path / "nllb", "nllb")
+    shutil.copytree(path / "nllb", path / "parts")
+    (path / "parts" / WEIGHTS).unlink()
+    model.save_pretrained(path / "parts", max_shard_size="120KB")
+    read = {form: read_model_folder(path / form) for form in ("hub", "npz", "nllb")}
+    read["parts"] = read["nllb"]
+    return {form: (path / form, read[form]) for form in FORMS}
 
 
 @pytest.mark.parametrize(
@@ -531,6 +557,38 @@ def test_sentencepiece_model_that_is_cut_anywhere_is_refused():
     for length in [*range(0, 3000), *range(3000, len(model) - 2, 997), len(model) - 3]:
         with pytest.raises(ValueError, match="must be a whole SentencePiece model"):
             read_model(model[:length])
+
+
+@pytest.mark.parametrize("form", ["hub", "npz", "nllb"])
+def test_zip_file_is_imported_as_its_folder(form, folders, tmp_path):
+    folder, before = folders[form]
+    archive = shutil.make_archive(str(tmp_path / "model"), "zip", folder)
+    made = kt.import_model(archive, print_fn=str, frozen=False)
+    weights = {weight.path: np.array(weight) for weight in made.model.weights}
+    assert_same_weights(weights, weights_of(before))
+    found = [made.source_tokenizer.fingerprint(), made.target_tokenizer.fingerprint()]
+    assert found == [before.tokenizers[side].fingerprint() for side in (0, -1)]
+
+
+def test_damaged_zip_file_is_refused(folders, tmp_path):
+    folder, _ = folders["npz"]
+    archive = tmp_path / "two.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in folder.iterdir():
+            file.write(path, path.name)
+    content = archive.read_bytes()
+    half = len(content) // 2
+    (tmp_path / "flipped.zip").write_bytes(content[:half] + bytes(50) + content[half + 50 :])
+    (tmp_path / "cut.zip").write_bytes(content[:-100])
+    with zipfile.ZipFile(archive, "a") as file:
+        file.write(folder / "source.spm", "other/source.spm")
+    for name, message in (
+        ("flipped", "flipped.zip is damaged"),
+        ("cut", "cut.zip is damaged"),
+        ("two", "two.zip must hold one model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kt.import_model(tmp_path / f"{name}.zip")
 
 
 def test_zip_file_reads_nothing_outside_of_it(folders, tmp_path):

@@ -181,14 +181,6 @@ def test_languages_are_found_wherever_they_are_listed(tmp_path, listed):
     assert tokenizer.vocabulary[first + 202] == "<mask>"
 
 
-def test_id_of_a_piece_is_refused_for_a_language(tmp_path):
-    _, size = multilingual_models.write_tokenizer(tmp_path, "nllb")
-    stated = multilingual_models.stated_ids({7: "eng_Latn"})
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(stated))
-    with pytest.raises(ValueError, match="must have an id of its own.*'eng_Latn' with the id 7"):
-        read_tokenizer(tmp_path, size)
-
-
 def test_batches_are_those_of_transformers_and_the_language_is_no_label(imported):
     """Its loss of the same rows, without the language, is that of our batch."""
     import torch
@@ -408,24 +400,3 @@ def test_import_that_is_interrupted_breaks_no_later_one(tmp_path, monkeypatch):
         pass  # at its end, Keras makes what is left of interrupted models
     assert len(calls) == 7
     kt.import_model(tmp_path / "m2m", tmp_path / "run", print_fn=str)
-
-
-def test_weights_may_lie_in_several_files(tmp_path):
-    theirs, _ = multilingual_models.make_model(tmp_path / "one", "nllb")
-    one = kt.import_model(tmp_path / "one")
-    theirs.half().save_pretrained(tmp_path / "one", max_shard_size="20KB")
-    (tmp_path / "one" / "model.safetensors").unlink()
-    several = kt.import_model(tmp_path / "one")
-    assert len([*(tmp_path / "one").glob("model-*.safetensors")]) > 1
-    for weight, other in zip(one.model.weights, several.model.weights, strict=True):
-        np.testing.assert_allclose(weight, other, atol=2e-3)
-
-
-@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
-def test_zip_file_imports_to_the_same_as_its_folder(imported, tmp_path):
-    kind, _, _, translator, run = imported
-    archive = shutil.make_archive(str(tmp_path / "model"), "zip", run.parent / kind)
-    zipped = kt.import_model(archive, print_fn=str)
-    assert zipped.source_tokenizer.vocabulary == translator.source_tokenizer.vocabulary
-    for weight, other in zip(zipped.model.weights, translator.model.weights, strict=True):
-        np.testing.assert_array_equal(weight, other)

@@ -146,37 +146,6 @@ def test_one_of_several_models_is_named(tmp_path):
             read_model_folder(tmp_path, weights=weights)
 
 
-REFUSED = {
-    "`transformer-postprocess-top` must be 'n'": {
-        **opus_models.PRE_NORM,
-        "transformer-postprocess-top": "",
-    },
-    "`transformer-postprocess` must be 'dan'": {"transformer-postprocess": "dah"},
-    "`transformer-preprocess` must be": {"transformer-preprocess": "r"},
-    "`transformer-disable-position-embeddings` must be False": {
-        "transformer-disable-position-embeddings": True
-    },
-    "`transformer-attention-mask` must be 'default'": {"transformer-attention-mask": "alibi"},
-    "`transformer-no-affine` must be False": {"transformer-no-affine": True},
-    "`tied-embeddings` must be False or True": {"tied-embeddings": "decoder"},
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_form_that_is_not_read_is_refused_by_key_and_value(message, tmp_path):
-    opus_models.write_form(tmp_path, JOINT, **REFUSED[message])
-    with pytest.raises(ValueError, match=message + ".*Received"):
-        read_model_folder(tmp_path)
-
-
-def test_learned_positions_are_refused_by_their_array(tmp_path):
-    opus_models.write_form(tmp_path, JOINT)
-    with np.load(tmp_path / "model.npz") as file:
-        np.savez(tmp_path / "model.npz", **file, Wpos=np.zeros((9, 16), "float32"))
-    with pytest.raises(ValueError, match="has unknown arrays, which the architecture lacks: Wpos"):
-        read_model_folder(tmp_path)
-
-
 def test_tied_embeddings_of_two_vocabularies_are_refused(tmp_path):
     opus_models.write_form(tmp_path, (70, 70), **{"tied-embeddings-all": True})
     with pytest.raises(ValueError, match="needs one vocabulary for both sides"):
