@@ -145,6 +145,7 @@ def score(
         keras-transformer score runs/multi30k_en_de test.en test.de --tokens
     """
     from keras_transformer.data.corpus import read_parallel
+    from keras_transformer.decoding.hypothesis import perplexity_of
 
     pairs = list(read_parallel(source, target, allow_empty=True))
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
@@ -157,7 +158,7 @@ def score(
     mean = total / count if count else math.nan
     console.print(
         f"{len(scored):,} pairs, {count:,} tokens: log-probability {mean:.4f} per token, "
-        f"perplexity {math.exp(-mean):.4f}"
+        f"perplexity {perplexity_of(total, count):.4f}"
     )
 
 

@@ -95,14 +95,15 @@ class Hypothesis:
 
     @property
     def perplexity(self) -> float:
-        """`exp(-log_prob / T)`, or NaN without tokens."""
-        return float(np.exp(-self.log_prob / len(self.tokens))) if self.tokens else math.nan
+        """`exp(-log_prob / T)`: infinity beyond the largest float, or NaN without tokens."""
+        return perplexity_of(self.log_prob, len(self.tokens))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain Python values, a row for `pandas.DataFrame` or JSON.
 
-        `attention` is left out; `log_prob` and `perplexity` are added. The score -inf of an
-        impossible hypothesis and the perplexity NaN without tokens become `None`: JSON has neither.
+        `attention` is left out; `log_prob` and `perplexity` are added. Numbers that JSON lacks
+        become `None`: the score -inf of an impossible hypothesis, and a perplexity that is infinite
+        or, without tokens, NaN.
 
         Returns:
             dict of str to str, int, float, list or `None`.
@@ -137,6 +138,17 @@ class Hypothesis:
         scores = scores if layer is None else scores[layer][None]
         scores = scores if head is None else scores[:, head][:, None]
         return scores.mean(axis=(0, 1)).argmax(axis=-1).tolist()
+
+
+def perplexity_of(log_prob: float, count: int) -> float:
+    """Returns the `perplexity` of `count` tokens; see `Hypothesis`.
+
+    Args:
+        log_prob: float, the sum over the tokens.
+        count: int, the number of tokens.
+    """
+    with np.errstate(over="ignore"):
+        return float(np.exp(-log_prob / count)) if count else math.nan
 
 
 def ranks_of_whole(ranks_of_parts: list[list[Any]]) -> Iterator[list[Any]]:

@@ -3,11 +3,13 @@
 import gzip
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from keras_transformer.cli import decoding
+from keras_transformer.cli import decoding, translators
+from keras_transformer.decoding.hypothesis import Hypothesis
 from keras_transformer.evaluation import mbr_order
 from tests.cli.small_run import CLI, cli, small, succeed, write_lines
 from tests.processes import run
@@ -152,6 +154,25 @@ def test_score_gives_translations_the_scores_they_were_found_with(folder):
     assert (pairs, tokens) == ("80", f"{token_count:,.0f}")
     mean = log_prob_sum / token_count
     np.testing.assert_allclose([float(value) for value in means], [mean, np.exp(-mean)], rtol=1e-3)
+
+
+def test_score_prints_the_perplexity_of_what_is_almost_impossible(tmp_path, monkeypatch):
+    """Such as a token that was added and is not trained yet, whose logit has a bias of -1e9."""
+    hypothesis = Hypothesis(
+        text="zwei",
+        score=-9e8,
+        source_tokens=["two", "</s>"],
+        tokens=["zwei", "</s>"],
+        log_probs=[-1e9, -0.5],
+    )
+    scorer = SimpleNamespace(score=lambda sources, targets, **options: [hypothesis])
+    monkeypatch.setattr(translators, "load_runs", lambda *arguments, **options: scorer)
+    files = tmp_path / "two.en", tmp_path / "two.de"
+    for file, line in zip(files, ("two", "zwei"), strict=True):
+        write_lines(file, [line])
+    ran = succeed("score", "run", *files)
+    assert ran.stdout == "-900000000.0000\t-1000000000.5000\t2\tinf\n"
+    assert " ".join(ran.stderr.split()).endswith("-500000000.2500 per token, perplexity inf")
 
 
 @pytest.mark.long
