@@ -12,12 +12,13 @@ import keras
 import pytest
 import yaml
 
-from keras_transformer import SmoothedCrossEntropy, Translator, load_run, processor
+from keras_transformer import SmoothedCrossEntropy, Transformer, Translator, processor
 from keras_transformer.runs import Finding, doctor
 from keras_transformer.runs.recipe import Recipe
-from tests.builders import padded_ids, token_inputs, transformer
+from tests.builders import padded_ids, quantize, token_inputs, transformer
 from tests.cli import small_run
 from tests.cli.small_run import succeed
+from tests.decoding.test_translator import make_translator
 
 pytestmark = pytest.mark.filterwarnings("always:This processor")
 
@@ -139,20 +140,11 @@ def test_training_says_it_once(monkeypatch):
     assert said_by(lambda: train("mixed_bfloat16")) == []
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A run that `train` has made on a processor without bfloat16, and what the command said."""
-    folder = tmp_path_factory.mktemp("processor")
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), "utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        use(patch, "zen_3")
-        ran = succeed("train", folder / "recipe.yaml", "--run", folder / "run")
-    return folder / "run", ran.stderr
-
-
-@pytest.mark.slow
-def test_train_says_it_once_before_the_first_update(trained):
-    said = trained[1]
+@pytest.mark.long
+def test_train_says_it_once_before_the_first_update(tmp_path, monkeypatch):
+    use(monkeypatch, "zen_3")
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), "utf-8")
+    said = succeed("train", tmp_path / "recipe.yaml", "--run", tmp_path / "run").stderr
     assert said.count(LINE) == said.count("This processor") == 1
     assert said.index(LINE) < said.index("epoch 1")
 
@@ -168,31 +160,21 @@ def test_doctor_says_it_as_a_warning_of_the_devices(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_load_run_says_it_once(trained, monkeypatch):
-    run, _ = trained
+def test_translator_says_it_once(monkeypatch):
+    """Also that of `load_run`, which makes one."""
     use(monkeypatch, "zen_3")
-    assert said_by(lambda: load_run(run, dtype="float32")) == []
-    assert said_by(lambda: load_run([run, run], dtype="bfloat16")) == [LINE]
-    assert said_by(lambda: load_run(run)) == [], "the run's own precision, once more"
+    made = make_translator()
+    half = Transformer(made.model.config, dtype="mixed_bfloat16")
+
+    def said_of(model, **options):
+        return said_by(lambda: Translator(model, made.source_tokenizer, **options))
+
+    assert said_of(made.model, dtype="float32") == []
+    assert said_of([half, made.model], dtype="bfloat16") == [LINE]
+    assert said_of(half) == [], "the model's own precision, once more"
     use(monkeypatch, "zen_3")
-    assert said_by(lambda: load_run(run)) == [LINE]
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow_only
-def test_export_says_it_once(trained, tmp_path, monkeypatch):
-    use(monkeypatch, "zen_3")
-    written = "keras_transformer.export.saved_model.export_saved_model"
-    monkeypatch.setattr(written, lambda translator, directory, **options: directory)
-    ran = succeed("export", trained[0], tmp_path / "served")
-    assert ran.stderr.count(LINE) == ran.stderr.count("This processor") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
-def test_a_quantized_model_says_it_of_int8(trained, monkeypatch):
+    assert said_of(half) == [LINE]
     use(monkeypatch, "skylake")
-    translator = load_run(trained[0], dtype="float32", frozen=False)
-    translator.model.quantize("int8")
-    (line,) = said_by(lambda: Translator(translator.model, *translator.tokenizers))
+    quantize(made.model)
+    (line,) = said_of(made.model)
     assert "int8" in line and "2.6 times" in line and "before `quantize`" in line
