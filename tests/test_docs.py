@@ -21,6 +21,7 @@ import yaml
 import keras_transformer
 from tests import processes
 from tests.importing import multilingual_models
+from tests.session import made_once
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "pages"
@@ -52,11 +53,7 @@ every_page = pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.nam
 # === The site ===
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """The folder of the built site."""
-    pytest.importorskip("mkdocs", reason="needs the extra `docs`")
-    folder = tmp_path_factory.mktemp("site")
+def build_site(folder):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     built = subprocess.run(
         [*command, "--config-file", ROOT / "docs" / "mkdocs.yml", "--site-dir", folder],
@@ -69,12 +66,13 @@ def built(tmp_path_factory):
     assert "WARNING" not in built.stderr, built.stderr
     # The index as a script: a page that is opened from the disk can load no JSON.
     assert (folder / "search" / "search_index.js").is_file()
-    return folder
 
 
 @pytest.fixture(scope="module")
-def site(built):
+def site(tmp_path_factory):
     """The built pages: path within the site -> HTML."""
+    pytest.importorskip("mkdocs", reason="needs the extra `docs`")
+    built = made_once(tmp_path_factory, "site", build_site)
     return {
         path.relative_to(built).as_posix(): path.read_text("utf-8")
         for path in built.rglob("*")
