@@ -151,9 +151,10 @@ class Settings:
     """Base of frozen dataclasses whose fields come from users.
 
     Checks each value against the annotated type of its field and its `Setting`, and rejects
-    infinite floats and NaN. Converts numbers of NumPy and TensorFlow to Python's. Errors name the
-    field. Subclasses call `super().__post_init__()` before checks of several fields together. Each
-    field that `setting` made gets an entry in the docstring of its class.
+    infinite floats and NaN. Converts numbers of NumPy and TensorFlow to Python's, also in lists and
+    mappings. Errors name the field. Subclasses call `super().__post_init__()` before checks of
+    several fields together. Each field that `setting` made gets an entry in the docstring of its
+    class.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -174,7 +175,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = _plain_number(getattr(self, item.name))
+            value = plain_value(getattr(self, item.name))
             object.__setattr__(self, item.name, value)
             # Accept int for float, but not bool, which is a subclass of int.
             is_float = item.type in (float, float | None)
@@ -267,8 +268,15 @@ def yaml_line(value: Any) -> str:
     return text.removesuffix("...\n").strip()  # YAML ends a lone scalar with "..."
 
 
-def _plain_number(value):
-    """Returns a number of NumPy or TensorFlow as a Python number; any other value unchanged."""
+def plain_value(value: Any) -> Any:
+    """Returns numbers of NumPy and TensorFlow as Python numbers, also inside lists and mappings.
+
+    Any other value is unchanged.
+    """
+    if isinstance(value, dict):
+        return {key: plain_value(item) for key, item in value.items()}
+    if type(value) in (list, tuple):  # a named tuple may be a processor of a search
+        return type(value)(map(plain_value, value))
     value = value.numpy() if hasattr(value, "numpy") else value
     is_number = hasattr(value, "item") and getattr(value, "shape", None) == ()
     return value.item() if is_number else value

@@ -240,6 +240,12 @@ def test_number_of_an_array_library_is_taken_as_pythons(make):
     assert type(training.word_dropout) is float and training.word_dropout == 0.5
     with pytest.raises(ValueError, match="`word_dropout` must be of type float. Received: word"):
         TrainingSettings(word_dropout=make([0.5, 0.25]))
+    # Also inside the mappings of a recipe, which YAML must be able to write.
+    corpus = {"file": "a.tsv", "seed": np.int64(2)}
+    data = DataSettings(train=[corpus], clean={"max_character_ratio": make(1.5)})
+    stored = read_yaml(data.to_yaml())
+    assert stored["train"] == [{"file": "a.tsv", "seed": 2}]
+    assert stored["clean"] == {"max_character_ratio": 1.5}
 
 
 # === Floats ===
