@@ -70,18 +70,12 @@ def export(
     is_saved_model = format == "saved_model"
     from keras_transformer.data.corpus import read_lines
 
-    # For the card. Only a model with tokens of languages has them as settings too.
+    # For the card; a model of several languages has them as settings too.
     codes = {name: settings.pop(name, None) for name in LANGUAGES}
     check_options(is_saved_model, quantization, inspect, settings)
     lines = None if examples is None else list(read_lines(examples))
     asked_bias = EndBias.read(end_bias, runs[0], text)
-    translator = load_runs(runs, model, **settings)
-    if ids := translator.source_tokenizer.language_ids:
-        from keras_transformer.decoding.translator import Translator
-
-        # In the model's own codes, as the menu of the server's page has them.
-        asked = {name: find_language(code, name, ids) for name, code in codes.items() if code}
-        translator = Translator(translator.engine, **translator.all_settings | asked)
+    translator = with_languages(load_runs(runs, model, **settings), codes)
     card = model_card(runs[0], codes)
     tags = translator.languages
     # A model with tags has several target languages, which the card lists.
@@ -129,6 +123,33 @@ def check_options(is_saved_model, quantization, inspect, settings):
     # Their classes check the values and convert them, such as lists to tuples.
     values = asdict(SearchSettings(**search)) | asdict(TextSettings(**text))
     require_held(CTranslate2Engine, {name: values[name] for name in settings})
+
+
+def with_languages(translator, codes):
+    """Returns a translator whose settings have the languages that the user has given.
+
+    A model of one target language has no such settings, and the translator is returned as it is.
+
+    Args:
+        translator: `Translator`.
+        codes: as in `model_card`.
+
+    Raises:
+        ValueError: if the model does not have a language.
+    """
+    ids, target = translator.source_tokenizer.language_ids, codes["target_language"]
+    asked = {}
+    if ids:
+        # In the model's own codes, as the menu of the server's page has them.
+        asked = {name: find_language(code, name, ids) for name, code in codes.items() if code}
+    elif translator.languages and target:
+        translator([], target_language=target)  # raises if the model has no tag for it
+        asked = {"target_language": target}
+    if not asked:
+        return translator
+    from keras_transformer.decoding.translator import Translator
+
+    return Translator(translator.engine, **translator.all_settings | asked)
 
 
 def exported_settings(translator, is_saved_model):

@@ -225,6 +225,22 @@ def test_target_language_is_the_tag_of_each_piece_of_a_line(run):
         translator(lines, target_language="ita")
 
 
+def test_export_translates_to_the_language_that_it_is_asked_for(run, tmp_path):
+    words = "export", run, tmp_path / "ct2", "--format", "ctranslate2", "--max-length", 9
+    ran = cli(*words, "--target-language", "ita")
+    assert ran.exit_code == 2 and ": deu, fra. Received: target_language=ita" in ran.stderr
+    succeed(*words, "--target-language", "fra")
+    exported = kt.load_translator(tmp_path / "ct2")
+    without = kt.Translator(exported.engine, **exported.all_settings | {"target_language": None})
+    lines = ["twenty-one", "", "two hundred and four"]
+    tagged = [f">>fra<< {line}" if line else "" for line in lines]
+    found, expected, other = (
+        [best.text for (best,) in translate(texts, n_best=1)]
+        for translate, texts in ((exported, lines), (without, tagged), (without, lines))
+    )
+    assert found == expected != other
+
+
 @pytest.mark.long
 def test_card_of_an_export_has_the_origin_and_the_languages(run, tmp_path):
     words = "--format", "ctranslate2", "--max-length", 9
