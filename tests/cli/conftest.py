@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.cli.small_run import fill, succeed
+from tests.cli.small_run import fill
 from tests.session import equal_files_are_one_model, made_once  # noqa: F401
 
 
@@ -16,9 +16,9 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def engine(trained, tmp_path_factory):
     """The folder of CTranslate2 of the run."""
-    engine = tmp_path_factory.mktemp("engine") / "ct2"
-    succeed("export", trained / "run", engine, "--format", "ctranslate2")
-    return engine
+    from keras_transformer import export_ctranslate2, load_run
+
+    return export_ctranslate2(load_run(trained / "run"), tmp_path_factory.mktemp("engine") / "ct2")
 
 
 @pytest.fixture
