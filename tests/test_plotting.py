@@ -1,9 +1,9 @@
 """Figures show the given numbers and tokens, in scripts, threads and notebooks."""
 
-import csv
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import matplotlib
 import matplotlib.font_manager
@@ -98,21 +98,7 @@ def test_attention_images_hold_the_scores_between_their_tokens(kind):
 
 
 ODD_TOKENS = ["$x_1$", "$", "a_{", "^", "\\alpha", "\\", "%", "&", "#", "~", "", "😀", "שלום"]
-
-
-def test_attention_tokens_are_literal(tmp_path):
-    scores = make_scores(1, 1, len(ODD_TOKENS), len(ODD_TOKENS))
-    figure = plot_attention(scores, ODD_TOKENS, ODD_TOKENS, title="costs $5_0 and $6")
-    draw(figure, tmp_path / "odd.png")
-    ax, _ = figure.axes
-    for label, token in zip(
-        ax.get_xticklabels() + ax.get_yticklabels(), ODD_TOKENS * 2, strict=True
-    ):
-        assert label.get_text() == token
-        assert not label.get_parse_math() and not label.get_usetex()
-
-
-LABELS = {
+LABELS = dict(zip(ODD_TOKENS, ODD_TOKENS, strict=True)) | {
     " the": "␣the",
     "\n": "\\n",
     "\t": "\\t",
@@ -126,19 +112,26 @@ LABELS = {
 }
 
 
-def test_attention_labels_escape_invisible_characters_and_cut_long_tokens(tmp_path):
+def test_attention_labels_are_literal_escape_invisible_characters_and_cut_long_tokens(tmp_path):
     tokens, number = list(LABELS), len(LABELS)
-    figure = plot_attention(make_scores(1, 1, number, number), tokens, tokens)
+    scores = make_scores(1, 1, number, number)
+    figure = plot_attention(scores, tokens, tokens, title="costs $5_0 and $6")
     draw(figure, tmp_path / "labels.png")
     ax, _ = figure.axes
-    assert tick_texts(ax.xaxis) == tick_texts(ax.yaxis) == list(LABELS.values())
+    for axis in (ax.xaxis, ax.yaxis):
+        assert tick_texts(axis) == list(LABELS.values())
+        for label in axis.get_ticklabels():
+            assert not label.get_parse_math() and not label.get_usetex()
 
 
 # The learning curve
 
 
-def test_history_curves_are_the_columns():
-    figure = plot_history(HISTORY, title="a run")
+@pytest.mark.parametrize(
+    "history", [HISTORY, SimpleNamespace(history=HISTORY)], ids=["dict", "Keras"]
+)
+def test_history_curves_are_the_columns(history):
+    figure = plot_history(history, title="a run")
     loss, rate = figure.axes
     for name, line in (curves(loss) | curves(rate)).items():
         if name in HISTORY:
@@ -182,23 +175,14 @@ def test_history_marks_the_epoch_of_the_lowest_validation_loss():
     assert star.get_label() == "lowest val_loss: 2.5 at epoch 3"
 
 
-def test_history_curves_skip_empty_cells(tmp_path):
+def test_history_of_a_file_skips_empty_cells(tmp_path):
     path = tmp_path / "history.csv"
     # Keras's `CSVLogger` writes "NA" into the `val_` columns of an epoch without validation.
     path.write_text("epoch,loss,bleu,host\n0,3.5,NA,a\n1,nan,20.5,b\n2,inf,,c\n3,1.5,22\n", "utf-8")
-    loss, bleu = plot_history(path).axes
-    np.testing.assert_array_equal(curves(loss)["loss"].get_xydata(), [[1, 3.5], [4, 1.5]])
-    np.testing.assert_array_equal(curves(bleu)["bleu"].get_xydata(), [[2, 20.5], [4, 22]])
-
-
-def test_history_is_the_same_from_keras_a_dict_and_a_file(tmp_path):
-    path = tmp_path / "history.csv"
-    with open(path, "w", newline="") as file:
-        csv.writer(file).writerows([HISTORY, *zip(*HISTORY.values(), strict=True)])
-    keras_history = type("History", (), {"history": HISTORY})()
-    for history in (path, str(path), keras_history):
-        loss, _ = plot_history(history).axes
-        np.testing.assert_array_equal(curves(loss)["loss"].get_ydata(), HISTORY["loss"])
+    for file in (path, str(path)):
+        loss, bleu = plot_history(file).axes
+        np.testing.assert_array_equal(curves(loss)["loss"].get_xydata(), [[1, 3.5], [4, 1.5]])
+        np.testing.assert_array_equal(curves(bleu)["bleu"].get_xydata(), [[2, 20.5], [4, 22]])
 
 
 # The positional encoding
