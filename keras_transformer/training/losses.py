@@ -71,7 +71,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         name: str | None = "smoothed_cross_entropy",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        # Not `floatx`: Keras casts the labels too, and bfloat16 reads label 1001 as 1000.
+        super().__init__(name=name, reduction=reduction, dtype=dtype or "float32")
         if not 0 <= label_smoothing < 1:
             raise ValueError(
                 "`label_smoothing` must be at least 0 and less than 1. "

@@ -37,7 +37,8 @@ class TokenMean(keras.metrics.Mean):
     def __init__(
         self, ignore_class: int | None = None, name: str | None = None, dtype: str | None = None
     ) -> None:
-        super().__init__(name=name or self.default_name, dtype=dtype)
+        # Not `floatx`: sums over an epoch are too large for bfloat16.
+        super().__init__(name=name or self.default_name, dtype=dtype or "float32")
         self.ignore_class = ignore_class
 
     def update_state(

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import Perplexity, SmoothedCrossEntropy
+from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy
 from tests.builders import to_numpy
 
 B, T, V = 3, 5, 11
@@ -96,3 +96,27 @@ def test_label_outside_the_vocabulary_gives_nan_unless_its_weight_is_0(make, lab
     assert np.isnan(to_numpy(make()(labels, logits)))
     assert np.isfinite(to_numpy(make()(labels, logits, sample_weight=np.array([[1.0, 0.0]]))))
     assert np.isfinite(to_numpy(make(ignore_class=label)(labels, logits)))
+
+
+@pytest.fixture
+def floatx_of_bfloat16():
+    policy = keras.config.dtype_policy()  # Keras makes it of `floatx` when it is first asked for
+    keras.config.set_floatx("bfloat16")
+    yield
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(policy)
+
+
+def test_loss_and_metrics_are_float32_whatever_floatx_is(floatx_of_bfloat16):
+    """In bfloat16, label 1001 is 1000, and 512 + 1 is 512."""
+    logits = np.zeros((1, 512, 1100), "float32")
+    logits[..., 1001] = 5.0
+    labels = np.full((1, 512), 1001)
+    expected = np.log(np.exp(5.0) + 1099) - 5.0
+    loss = SmoothedCrossEntropy(0.0)(labels, logits)
+    np.testing.assert_allclose(to_numpy(loss), expected, rtol=1e-5)
+    accuracy = TokenAccuracy()
+    accuracy.update_state(labels, logits)
+    for _ in range(3):
+        accuracy.update_state(np.array([[7]]), logits[:, :1])
+    np.testing.assert_allclose(to_numpy(accuracy.result()), 512 / 515, rtol=1e-5)
