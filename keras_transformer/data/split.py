@@ -109,7 +109,7 @@ def split_files(
     files = _new_files(output, endings)
     lines: list[Sequence[str]]  # the lines of each input before the split
     if targets is not None:
-        pairs = list(read_parallel(sources, targets))
+        pairs = list(read_parallel(sources, targets, **options))
         lines = list(zip(*pairs, strict=True))
     elif keeps_lines:
         pairs, lines = _read_tsv(sources, reading, log or ReadLog())

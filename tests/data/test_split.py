@@ -163,10 +163,13 @@ def test_lines_of_files_are_kept_as_they_are(tmp_path, kind, end):
 
 
 def test_files_of_a_side_may_be_an_iterator_or_a_glob(tmp_path):
-    for name, lines in {"1.en": "abc", "2.eng": "de", "1.de": "ABC", "2.de": "DE"}.items():
+    """Of which one is empty."""
+    texts = {"1.en": "abc", "2.eng": "de", "3.en": "", "1.de": "ABC", "2.de": "DE", "3.de": ""}
+    for name, lines in texts.items():
         (tmp_path / name).write_text("\n".join(lines))
-    sources = (tmp_path / name for name in ("1.en", "2.eng"))
-    sizes = split_files(sources, tmp_path / "*.de", tmp_path / "new", validation=1, test=2)
+    sources = (tmp_path / name for name in ("1.en", "2.eng", "3.en"))
+    options = {"validation": 1, "test": 2, "allow_empty": True}
+    sizes = split_files(sources, tmp_path / "*.de", tmp_path / "new", **options)
     files = [f"{part}{ending}" for part in ("train", "val", "test") for ending in (".en", ".de")]
     assert [path.name for path in sizes] == files
     rows = [path.read_text().split() for path in sizes]
