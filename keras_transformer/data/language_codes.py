@@ -54,10 +54,13 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
         return langcodes.Language.get(text, normalize=True)
 
     try:
+        wanted = parsed(code)
+        if wanted.language is None:  # such as `und`, whose closest match is English
+            return None
         codes = {parsed(known).to_tag(): known for known in language_ids}
         tag, _ = langcodes.closest_match(code, [*codes], max_distance=max_distance)
         # A script in the code must be that of the language; the distance alone may allow others.
-        script = parsed(code).script
+        script = wanted.script
         if tag in codes and script in (None, parsed(tag).maximize().script):
             return codes[tag]
     except ValueError:  # `code` is not a language code

@@ -32,12 +32,13 @@ def language_tokens(
     Raises:
         ValueError: if a language is missing, or is not one of the model's.
     """
-    if language is None:
+    codes = languages_of_lines(language, name, count)
+    if language is None or None in codes:
+        received = "" if language is None else f" Received: none for line {codes.index(None) + 1}"
         raise ValueError(
             f"`{name}` (`--{name.replace('_', '-')}`) must be given: the model has "
-            f"{len(language_ids)} languages, such as {', '.join([*language_ids][:3])}."
+            f"{len(language_ids)} languages, such as {', '.join([*language_ids][:3])}.{received}"
         )
-    codes = languages_of_lines(language, name, count)
     distinct = _distinct(language, codes)
     tokens = {code: language_ids[find_language(code, name, language_ids)] for code in distinct}
     return [tokens[code] for code in codes]
@@ -96,6 +97,7 @@ def languages_of_lines(language: Any, name: str, count: int) -> list[Any]:
         count: the number of lines.
 
     Raises:
+        TypeError: if an item of a list is no code.
         ValueError: if a list has another length.
     """
     if language is None or isinstance(language, str):
@@ -105,6 +107,10 @@ def languages_of_lines(language: Any, name: str, count: int) -> list[Any]:
             f"`{name}` must be one code, or one for each line. Received: {len(language)} codes, "
             f"{count} lines"
         )
+    for number, code in enumerate(language, start=1):
+        if not isinstance(code, str | None):
+            must = f"`{name}` must hold codes of languages."
+            raise TypeError(f"{must} Received: {code!r} for line {number}")
     return [*language]
 
 

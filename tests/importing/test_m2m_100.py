@@ -332,7 +332,7 @@ def test_evaluate_prints_a_row_for_each_direction(imported, tmp_path):
     [
         ("de", "deu_Latn"), ("de-DE", "deu_Latn"), ("deu", "deu_Latn"), ("EN_us", "eng_Latn"),
         ("zh-Hans", "zho_Hans"), ("zh-TW", "zho_Hant"), ("fa", "pes_Arab"), ("no", "nob_Latn"),
-        ("sr-Latn", None), ("tyv", None), ("German", None), ("", None),
+        ("sr-Latn", None), ("tyv", None), ("German", None), ("", None), ("und", None),
     ],
 )  # fmt: skip
 def test_codes_that_people_type_find_the_language_or_are_refused(code, expected):
@@ -349,9 +349,12 @@ def test_wrong_languages_are_one_error(imported):
     for options, said in (
         ({"target_language": "xx"}, "`target_language` must be a language of the model"),
         ({"target_language": ["de", "fr"]}, "one for each line. Received: 2 codes, 1 lines"),
+        ({"target_language": [None]}, "`target_language` .* must be given.* none for line 1"),
     ):
         with pytest.raises(ValueError, match=said):
             translator(["one"], **options)
+    with pytest.raises(TypeError, match="`target_language` must hold codes.* 7 for line 1"):
+        translator(["one"], target_language=[7])
     with pytest.raises(ValueError, match="`source_language` .* must be given"):
         kt.load_run(run)(["one"])
     with pytest.raises(ValueError, match="`inspect` must be False"):
