@@ -179,14 +179,20 @@ def test_container_needs_no_home_and_writes_nothing(start, folder):
     assert served_files(folder) == before
 
 
+def open_requests(server, pool, lines):
+    """The answers to come: the model runs the first line, and the others wait."""
+    answers = [pool.submit(server.translate, lines[0])]
+    wait_until(lambda: server.rows == (1, 0))
+    answers += [pool.submit(server.translate, line) for line in lines[1:]]
+    wait_until(lambda: server.rows == (1, len(lines) - 1))
+    return answers
+
+
 def test_on_sigterm_open_requests_are_answered(start_plain, tmp_path):
     server = start_plain(drain_seconds=50, exit_seconds=60)
     lines = ["stuck", *"abcde"]
     with ThreadPoolExecutor(6) as pool:
-        answers = [pool.submit(server.translate, lines[0])]
-        wait_until(lambda: server.rows == (1, 0))
-        answers += [pool.submit(server.translate, line) for line in lines[1:]]
-        wait_until(lambda: server.rows == (1, 5))
+        answers = open_requests(server, pool, lines)
         server.process.send_signal(signal.SIGTERM)
         wait_until(server.refuses)
         (tmp_path / "gate").touch()
@@ -297,10 +303,7 @@ main()
 def test_sigterm_during_a_long_batch_answers_503_and_ends_in_time(start_plain):
     server = start_plain(drain_seconds=1, exit_seconds=5)
     with ThreadPoolExecutor(3) as pool:
-        answers = [pool.submit(server.translate, "stuck")]
-        wait_until(lambda: server.rows == (1, 0))
-        answers += [pool.submit(server.translate, line) for line in "ab"]
-        wait_until(lambda: server.rows == (1, 2))
+        answers = open_requests(server, pool, ["stuck", "a", "b"])
         server.stop()
         for answer in answers:
             status, retry_after, body = answer.result()
