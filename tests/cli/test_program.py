@@ -1,4 +1,4 @@
-"""Version, help and console of the program; the commands `export`, `vocabulary` and `recipe`."""
+"""Version, help and console of the program; the commands `export` and `recipe`."""
 
 import dataclasses
 import gzip
@@ -26,7 +26,7 @@ DISTRIBUTION = "keras-seq2seq-transformer"
 
 
 @pytest.mark.long
-def test_export_and_vocabulary_write_what_they_name(folder):
+def test_export_writes_what_it_names(folder):
     (folder / "lines.en").write_bytes(gzip.compress("\ufeffone\ntwo\u2028three\n".encode()))
     ran = cli("export", "run", "served", "--beam-size", 2, "--examples", "lines.en")
     assert (ran.stdout.strip(), ran.stderr) == ("served", "")
@@ -48,8 +48,6 @@ def test_export_and_vocabulary_write_what_they_name(folder):
     assert (card["search"]["alpha"], card["search"]["on_too_long"]) == (1.0, "error")
     ran = cli("verify", "ct2")
     assert ran.stdout.startswith("2 of 2 translations are equal"), ran.stderr
-    ran = cli("vocabulary", "train.*", "--size", 300, "--output", "joint.model")
-    assert ran.stdout.strip() == "joint.model: 300 tokens", ran.stderr
 
 
 @pytest.mark.long
