@@ -5,7 +5,6 @@ The reference is SentencePiece's own processor. Those of KerasHub are in another
 
 import functools
 
-import keras
 import numpy as np
 import pytest
 import sentencepiece
@@ -14,9 +13,6 @@ from tokenizer_agreement import train_sentencepiece
 import keras_transformer as kt
 from keras_transformer.data import SentencePieces, Tokenizer, TokenizerLike
 from keras_transformer.data.pieces import load_pieces
-from keras_transformer.decoding.processors import suppress_tokens
-from keras_transformer.runs.doctor import check_tokenizer
-from tests.builders import randomize
 from tests.importing import opus_models
 
 PAIRS = kt.number_names(size=200)
@@ -110,65 +106,6 @@ def test_pieces_of_a_saved_tokenizer_begin_with_its_tag(make, tag, texts, tmp_pa
     rows = [[tokenizer.vocabulary[i] for i in row] for row in tokenizer.encode(texts)]
     assert [row[:1] for row in rows] == [[], [tag], [tag]]
     assert load_pieces(tmp_path / "t.json").encode(texts) == rows
-
-
-SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2}
-
-
-def config_of(source, target):
-    special = {n: getattr(target, n) for n in ("pad_token_id", "start_token_id", "end_token_id")}
-    special["unk_token_id"] = min(set(range(9)) - {*special.values()})
-    sizes = SIZES
-    if source.vocabulary_size != target.vocabulary_size:
-        sizes = sizes | {"source_vocabulary_size": source.vocabulary_size}
-        sizes["tie_embeddings"] = "decoder"
-    return kt.TransformerConfig.tiny(target.vocabulary_size, **sizes, **special)
-
-
-def text_only(config):
-    """A processor without which random models end at once."""
-    return suppress_tokens({config.pad_token_id, config.start_token_id, config.end_token_id})
-
-
-def use_everywhere(source, target, folder):
-    """The calls of `doctor`, `train`, `translate`, `score` and `export --format ctranslate2`."""
-    config = config_of(source, target)
-    targets = SOURCES if isinstance(target, Characters) or target.kind == "marian" else TARGETS
-    pairs = list(zip(SOURCES, targets, strict=True))
-    options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
-    dataset, report = kt.make_dataset(pairs, source, target, **options)
-    assert report.pairs_kept == len(pairs) and [c.lines for c in report.changes] == [200, 200]
-    passed, detail = check_tokenizer(source, report.changes[0])
-    assert passed, detail
-    inputs, labels, weights = keras.tree.map_structure(np.asarray, next(iter(dataset)))
-    assert (weights == (labels != target.pad_token_id)).all()
-    assert (inputs["decoder_token_ids"][:, 0] == target.start_token_id).all()
-    assert all(
-        row[w > 0][-1] == target.end_token_id for row, w in zip(labels, weights, strict=True)
-    )
-    assert set(target.decode(labels)) <= set(target.decode(target.encode(targets)))
-
-    model = randomize(kt.Transformer(config))
-    options = {"beam_size": 2, "extra_length": 2, "processors": [text_only(config)]}
-    translator = kt.Translator(model, source, target, **options)
-    for found in translator(["one", "twenty-one"], n_best=2):
-        assert len(found) == 2 and found[0].text
-    (best, *_) = translator("one", return_attention=True)
-    assert best.attention.encoder_decoder.shape[-1] == len(best.source_tokens)
-    scored = translator.score(SOURCES[:2], targets[:2])
-    assert all(np.isfinite(each.score) for each in scored)
-    if source is target:
-        written = kt.export_ctranslate2(kt.Translator(model, source), folder / "ct2")
-        assert (written / "model.bin").is_file()
-
-
-@pytest.mark.long
-@pytest.mark.slow_on_jax
-@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-@pytest.mark.parametrize("make", [Characters, pytest.param(opus, marks=pytest.mark.long)])
-def test_every_tokenizer_takes_the_way_of_all_commands(make, tmp_path):
-    tokenizer = make()
-    use_everywhere(tokenizer, tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize(

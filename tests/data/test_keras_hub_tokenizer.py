@@ -15,21 +15,19 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.data import Tokenizer
+from keras_transformer.decoding.processors import suppress_tokens
+from keras_transformer.runs.doctor import check_tokenizer
 from tests.builders import randomize
 from tests.data.test_foreign_tokenizers import (
     PAIRS,
-    SIZES,
     SOURCES,
     TARGETS,
     TEXTS,
     Characters,
-    config_of,
     opus,
     pieces_of,
     t5,
-    text_only,
     train,
-    use_everywhere,
 )
 from tests.processes import run
 
@@ -166,12 +164,64 @@ def serve(folders, lines):
     return json.loads(run([sys.executable, "-c", SERVE], **options).stdout)
 
 
+SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2}
+
+
+def config_of(source, target):
+    special = {n: getattr(target, n) for n in ("pad_token_id", "start_token_id", "end_token_id")}
+    special["unk_token_id"] = min(set(range(9)) - {*special.values()})
+    sizes = SIZES
+    if source.vocabulary_size != target.vocabulary_size:
+        sizes = sizes | {"source_vocabulary_size": source.vocabulary_size}
+        sizes["tie_embeddings"] = "decoder"
+    return kt.TransformerConfig.tiny(target.vocabulary_size, **sizes, **special)
+
+
+def text_only(config):
+    """A processor without which random models end at once."""
+    return suppress_tokens({config.pad_token_id, config.start_token_id, config.end_token_id})
+
+
+OTHERS = ["a class of your own", "Marian's", "byte-pair"]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-@pytest.mark.parametrize("name", [BOTH, pytest.param("byte-pair", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", [BOTH, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
+)
 def test_every_tokenizer_takes_the_way_of_all_commands(name, tmp_path):
+    """The calls of `doctor`, `train`, `translate`, `score` and `export --format ctranslate2`."""
     made = WALKED[name]()
-    use_everywhere(*(made if isinstance(made, tuple) else (made, made)), tmp_path)
+    source, target = made if isinstance(made, tuple) else (made, made)
+    config = config_of(source, target)
+    targets = SOURCES if isinstance(target, Characters) or target.kind == "marian" else TARGETS
+    pairs = list(zip(SOURCES, targets, strict=True))
+    options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
+    dataset, report = kt.make_dataset(pairs, source, target, **options)
+    assert report.pairs_kept == len(pairs) and [c.lines for c in report.changes] == [200, 200]
+    passed, detail = check_tokenizer(source, report.changes[0])
+    assert passed, detail
+    inputs, labels, weights = keras.tree.map_structure(np.asarray, next(iter(dataset)))
+    assert (weights == (labels != target.pad_token_id)).all()
+    assert (inputs["decoder_token_ids"][:, 0] == target.start_token_id).all()
+    assert all(
+        row[w > 0][-1] == target.end_token_id for row, w in zip(labels, weights, strict=True)
+    )
+    assert set(target.decode(labels)) <= set(target.decode(target.encode(targets)))
+
+    model = randomize(kt.Transformer(config))
+    options = {"beam_size": 2, "extra_length": 2, "processors": [text_only(config)]}
+    translator = kt.Translator(model, source, target, **options)
+    for found in translator(["one", "twenty-one"], n_best=2):
+        assert len(found) == 2 and found[0].text
+    (best, *_) = translator("one", return_attention=True)
+    assert best.attention.encoder_decoder.shape[-1] == len(best.source_tokens)
+    scored = translator.score(SOURCES[:2], targets[:2])
+    assert all(np.isfinite(each.score) for each in scored)
+    if source is target:
+        written = kt.export_ctranslate2(kt.Translator(model, source), tmp_path / "ct2")
+        assert (written / "model.bin").is_file()
 
 
 @pytest.mark.long
@@ -221,13 +271,11 @@ class Outputs(tf.Module):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_slow", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_saved_model_holds_the_whole_tokenizer(is_slow, tmp_path):
+def test_saved_model_holds_the_whole_tokenizer(tmp_path):
     tokenizers = []
-    for name in WALKED:
-        if (name == "byte-pair") == is_slow:
-            made = WALKED[name]()
-            tokenizers += made if isinstance(made, tuple) else [made]
+    for make in WALKED.values():
+        made = make()
+        tokenizers += made if isinstance(made, tuple) else [made]
     lines, folders, expected = ["twenty-one", "", "  a b "], [], []
     for number, tokenizer in enumerate(tokenizers):
         module = Outputs(tokenizer)
