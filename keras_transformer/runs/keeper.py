@@ -16,6 +16,7 @@ from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.identity import check_identity, identity_of
 from keras_transformer.runs.skipping import skip_batches
 from keras_transformer.runs.training_state import TrainingState
+from keras_transformer.settings import plain_value
 from keras_transformer.training import workers
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights, ClosedCallback
@@ -127,7 +128,7 @@ class RunKeeper(ClosedCallback):
         self._monitor = monitor
         self._mode = monitor_mode(monitor, None if checkpoints is None else checkpoints.mode)
         self._patience = patience
-        self._every = every
+        self._every = plain_value(every)  # a checkpoint stores it as JSON
         self._folder = checkpoints or CheckpointFolder(self._run.checkpoints, mode=self._mode)
         if self._mode != (self._folder.mode or "min"):
             raise ValueError(
@@ -160,24 +161,26 @@ class RunKeeper(ClosedCallback):
                 run has no checkpoint.
         """
         self.set_model(model)
+        self._restored = None  # if this fails, `fit` must not go on
         self._build(model)
         self._identity = identity_of(
             self._stream, self._validation, None if self._has_recipe else model, self.base
         )
-        self._restored = model
         checkpoint = self._newest_checkpoint(model)
+        self._is_new = checkpoint is None
         if checkpoint is None:
             self._check_new()
             self.state = TrainingState(updates=int(model.optimizer.iterations.numpy()))
-            return False
-        path, arrays, metadata = checkpoint
-        check_identity(self._identity, metadata, path, self._advice)
-        restore_model_state(model, arrays, self._parts)
-        self.state = TrainingState.of_checkpoint(arrays, metadata)
-        if self._is_chief:
-            self._run.write_history(self.state.history)
-        self._print_position()
-        return True
+        else:
+            path, arrays, metadata = checkpoint
+            check_identity(self._identity, metadata, path, self._advice)
+            restore_model_state(model, arrays, self._parts)
+            self.state = TrainingState.of_checkpoint(arrays, metadata)
+            if self._is_chief:
+                self._run.write_history(self.state.history)
+            self._print_position()
+        self._restored = model
+        return not self._is_new
 
     @property
     def _parts(self):
@@ -255,8 +258,9 @@ class RunKeeper(ClosedCallback):
             self._check_fit()
             if self._is_chief and not self._has_recipe:  # the trainer has locked its run
                 self._scope.stack.enter_context(self._run.locked())
-            is_restored = self._restored is self.model or self.restore(self.model)
-            if not is_restored and not self._has_recipe:
+            if self._restored is not self.model:
+                self.restore(self.model)
+            if self._is_new and not self._has_recipe:
                 # With the initial weights saved, a restart begins with the same ones.
                 self._save(["start"])
         self._stream.seek(self.state.epoch)  # callbacks before this one ask for its epoch

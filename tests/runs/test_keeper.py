@@ -4,6 +4,7 @@ import math
 import shutil
 import signal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,3 +123,26 @@ def test_refused_fit_frees_the_folder_and_the_next_one_goes_on(
     assert not (folder / ".run.lock").exists()
     assert signal.getsignal(signal.SIGINT) == handler
     assert fit(model, dataset, keeper) == whole
+
+
+def test_restore_that_was_refused_leaves_the_next_fit_refused(interrupted, tmp_path):
+    dataset, _, _, killed = interrupted
+    folder = shutil.copytree(killed, tmp_path / "kept")
+    before = contents(folder / "checkpoints")
+    keeper, model = RunKeeper(folder, dataset, print_fn=str), compiled(optimizer="sgd")
+    for begin in (keeper.restore, lambda model: fit(model, dataset, keeper)):
+        with pytest.raises(ValueError, match="must hold checkpoints of this model"):
+            begin(model)
+    assert contents(folder / "checkpoints") == before
+
+
+def test_fit_after_a_restore_that_found_nothing_saves_the_first_weights(interrupted, tmp_path):
+    """`every` may be a number of NumPy."""
+    dataset, model = interrupted[0], compiled()
+    keeper = RunKeeper(tmp_path, dataset, every=np.int64(2))
+    assert not keeper.restore(model)
+    with pytest.raises(Killed):
+        fit(model, dataset, keeper, At(1, kill))
+    keeper.close()
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    assert saved.name == "checkpoint-00000000.npz"
