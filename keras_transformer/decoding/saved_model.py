@@ -77,8 +77,10 @@ class SavedModelEngine(Engine):
     variables = TENSORFLOW_VARIABLES
 
     def __init__(self, folder: types.Path, *, workers: int | None = None) -> None:
-        self._folder, self._workers, self._process = Path(folder), workers, os.getpid()
-        self.card = read_card(self._folder, "TensorFlow", "saved_model.pb")
+        folder = Path(folder)
+        self.card = read_card(folder, "TensorFlow", "saved_model.pb")
+        # The current folder may change before the engine is pickled.
+        self._folder, self._workers, self._process = folder.resolve(), workers, os.getpid()
         if workers is not None:
             use_threads(workers)
             self.has_threads = True

@@ -4,6 +4,7 @@ What a translator does with text, on this engine too: `tests/test_one_path.py`.
 """
 
 import json
+import pickle
 import subprocess
 import sys
 
@@ -139,3 +140,12 @@ def test_folder_of_an_earlier_version_is_refused_in_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"format 1. Export it again$") as refused:
         load_translator(tmp_path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.long
+def test_engine_of_a_relative_path_is_pickled_anywhere(exported, monkeypatch, tmp_path):  # noqa: F811
+    _, folder = exported
+    monkeypatch.chdir(folder.parent)
+    engine = SavedModelEngine(folder.name)
+    monkeypatch.chdir(tmp_path)
+    assert pickle.loads(pickle.dumps(engine)).card == engine.card
