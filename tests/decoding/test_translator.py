@@ -128,56 +128,43 @@ def test_score_of_a_translation_is_that_of_the_search(translator, beam_size):
         np.testing.assert_allclose(best.score, scored.score, rtol=1e-4)
 
 
-@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
-def test_translation_begins_with_its_prefix(translator, beam_size):
+def test_translation_begins_with_its_prefix(translator):
     lines, prefixes = ["one", "", "two", "seven"], ["drei", "acht", "", "drei und zwanzig"]
-    search = {"beam_size": beam_size, "extra_length": 12}
-    translations = translator(lines, target_prefix=prefixes, **search)
-    free = translator(lines, **search)
+    translations = translator(lines, target_prefix=prefixes, extra_length=12)
+    free = translator(lines, extra_length=12)
     assert translations[1] == ""  # an empty line stays empty
     assert translations[2] == free[2]  # no prefix
     for translation, prefix in zip(translations, prefixes, strict=True):
         assert not translation or translation.startswith(prefix)
-    together = translator(lines, target_prefix="drei", **search)
+    together = translator(lines, target_prefix="drei", extra_length=12)
     assert together[0] == translations[0] != free[0]
     with pytest.raises(ValueError, match="2 prefixes"):
         translator(lines, target_prefix=["drei", "acht"])
 
 
-PREFIX = "drei und zwanzig"
-# Settings, in which `count` is the number of the prefix's tokens -> the limit that it leaves.
-LIMITS = {
-    "the maximum length": (lambda count: {"max_length": count}, lambda count, source: count),
-    "less than the prefix": (lambda count: {"max_length": 1}, lambda count, source: 1),
-    "the length ratio": (
-        lambda count: {"length_ratio": 0.6, "extra_length": 0},
-        lambda count, source: int(0.6 * source),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LIMITS)
-def test_prefix_without_room_is_an_error_with_its_numbers(translator, name):
+def test_prefix_without_room_is_an_error_with_its_numbers(translator):
     """In Python and in the graph of a SavedModel, before anything is searched."""
-    settings, limit = LIMITS[name]
-    tokenizer = translator.source_tokenizer
-    lines, prefixes = ["two", "", "one hundred"], ["", PREFIX * 99, PREFIX]
-    count, source = len(tokenizer.encode(PREFIX)), len(tokenizer.encode(lines[-1]))
-    settings = settings(count)
-    words = f"line 3, a prefix of {count} tokens for a translation of at most "
-    words += f"{limit(count, source)}. "
-    with pytest.raises(ValueError, match=words):
-        translator(lines, target_prefix=prefixes, **settings)
-    if name == "the maximum length" and BACKEND == "tensorflow":
+    tokenizer, prefix = translator.source_tokenizer, "drei und zwanzig"
+    lines, prefixes = ["two", "", "one hundred"], ["", prefix * 99, prefix]
+    count, source = len(tokenizer.encode(prefix)), len(tokenizer.encode(lines[-1]))
+    for settings, limit in (
+        ({"max_length": count}, count),
+        ({"max_length": 1}, 1),
+        ({"length_ratio": 0.6, "extra_length": 0}, int(0.6 * source)),
+    ):
+        words = f"line 3, a prefix of {count} tokens for a translation of at most {limit}. "
+        with pytest.raises(ValueError, match=words):
+            translator(lines, target_prefix=prefixes, **settings)
+    if BACKEND == "tensorflow":
         words = (
             rf"line \[3\], a prefix of \[{count}\] tokens for a translation of at most \[{count}\]"
         )
         given = {"target_prefix": tf.constant(prefixes)}
         with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-            in_graph(translator, **settings)(tf.constant(lines), **given)
+            in_graph(translator, max_length=count)(tf.constant(lines), **given)
     room = {"max_length": count + 1, "extra_length": 50}
-    (best,) = translator("two", target_prefix=PREFIX, n_best=1, **room)
-    assert len(best.tokens) == count + 1 and best.text.startswith(PREFIX)
+    (best,) = translator("two", target_prefix=prefix, n_best=1, **room)
+    assert len(best.tokens) == count + 1 and best.text.startswith(prefix)
 
 
 def in_graph(translator, **settings):
@@ -253,25 +240,6 @@ def test_settings_of_a_call_are_those_of_a_translator_made_with_them(translator)
     assert other(LINES) == translator(LINES, **settings) != translator(LINES)
     with pytest.raises(TypeError, match="'beams'"):
         translator("one", beams=3)
-
-
-@pytest.mark.long
-def test_samplers_and_suppressed_tokens_are_applied(translator):
-    chosen = translator(LINES[:2], n_best=1)[1][0].tokens[0]
-    ids = [translator.target_tokenizer.vocabulary.index(chosen)]
-    bound = {"max_length": 4, "force_end": True}
-
-    def draw(seed):
-        sampler = keras_hub.samplers.RandomSampler(seed=seed)
-        options = {"sampler": sampler, "suppressed_tokens": ids, **bound}
-        return [best for best, *_ in translator(LINES[:2] * 3, n_best=1, **options)]
-
-    found = draw(1)
-    for best in found:
-        assert chosen not in best.tokens and best.tokens[-1] == "</s>"
-        assert len(best.tokens) < 4 or best.log_probs[-1] == 0.0
-    texts = [[best.text for best in each] for each in (found, draw(1), draw(2))]
-    assert texts[0] == texts[1] != texts[2]
 
 
 @pytest.mark.backends("tensorflow")
