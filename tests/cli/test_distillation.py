@@ -167,31 +167,30 @@ def test_student_is_trained_on_the_corpus_and_the_pairs(folder, tmp_path):
 
 EN_DE, DE_EN, EN_TYV = ["en", "de"], ["de", "en"], ["en", "tyv"]
 GERMAN = ["eng_Latn", "deu_Latn"]
+IDS = {"eng_Latn": 1, "deu_Latn": 2, "tyv_Cyrl": 3}
+# The tokens of the teacher, the languages of each corpus, whether it translates targets, and the
+# languages of the pairs.
+ROWS = [
+    (IDS, [None, None], False, None),
+    (IDS, [EN_DE, None, GERMAN], False, GERMAN),
+    (IDS, [DE_EN], True, GERMAN[::-1]),
+    (IDS, [EN_DE, EN_TYV], False, ValueError(EN_TYV)),
+    (IDS, [DE_EN], False, ValueError(DE_EN)),
+    (IDS, [EN_DE], True, ValueError(EN_DE)),
+    # A line may begin with the tag of its own language.
+    ({}, [EN_DE, None, EN_DE], False, EN_DE),
+    ({}, [EN_DE, EN_TYV], False, None),
+]
 
 
-def mappings_of(codes):
-    return [{"file": "a.tsv"} | ({"languages": each} if each else {}) for each in codes]
-
-
-@pytest.mark.parametrize(
-    ("corpora", "is_reverse", "expected"),
-    [
-        ([None, None], False, None),
-        ([EN_DE, None, GERMAN], False, GERMAN),
-        ([DE_EN], True, GERMAN[::-1]),
-        ([EN_DE, EN_TYV], False, ValueError(EN_TYV)),
-        ([DE_EN], False, ValueError(DE_EN)),
-        ([EN_DE], True, ValueError(EN_DE)),
-    ],
-)
-def test_all_corpora_are_of_the_languages_of_the_teacher(corpora, is_reverse, expected):
+@pytest.mark.parametrize(("ids", "languages", "is_reverse", "expected"), ROWS)
+def test_all_corpora_are_of_the_languages_of_the_teacher(ids, languages, is_reverse, expected):
     teacher = SimpleNamespace(
-        source_tokenizer=SimpleNamespace(
-            language_ids={"eng_Latn": 1, "deu_Latn": 2, "tyv_Cyrl": 3}
-        ),
+        source_tokenizer=SimpleNamespace(language_ids=ids),
         text_settings=SimpleNamespace(source_language="en", target_language="deu"),
     )
-    corpora = mappings_of(corpora)
+    corpora = [{"file": "a.tsv", "languages": each} for each in languages]
+    corpora.append({"file": "b.tsv", "languages": ["de", "tyv"], "weight": 0})  # not read
     if isinstance(expected, ValueError):
         message = f"languages={expected.args[0]!r}, not "
         with pytest.raises(ValueError, match=re.escape(message)):
@@ -199,15 +198,3 @@ def test_all_corpora_are_of_the_languages_of_the_teacher(corpora, is_reverse, ex
     else:
         found = languages_of_pairs(corpora, teacher, is_reverse, is_translated=True)
         assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("corpora", "expected"),
-    [([EN_DE, None, EN_DE], EN_DE), ([EN_DE, EN_TYV], None), ([None], None)],
-)
-def test_a_teacher_without_tokens_of_languages_takes_all_corpora(corpora, expected):
-    """A line may begin with the tag of its own language."""
-    teacher = SimpleNamespace(source_tokenizer=SimpleNamespace(language_ids={}))
-    ignored = {"file": "b.tsv", "languages": DE_EN, "weight": 0}
-    corpora = [*mappings_of(corpora), ignored]
-    assert languages_of_pairs(corpora, teacher, False, is_translated=True) == expected
