@@ -99,47 +99,21 @@ def test_tag_is_in_front_once_or_an_error(line, option, codes, expected):
             assert in_graph(codes)(*inputs)[1].numpy().decode() == expected
 
 
-@pytest.fixture(scope="module")
-def translators():
-    """Random models with and without tags: the translation depends on the tag."""
-    tokenizer = learned_tokenizer([[source] for source, _ in number_names("train", 200)], 300)
-    pieces = tokenizer.vocabulary[4:]
-
-    def make(tags):
-        all_pieces = dict.fromkeys(["</s>", "<unk>", *pieces, *tags, "<pad>"])
-        vocabulary = {piece: number for number, piece in enumerate(all_pieces)}
-        marian = Tokenizer.from_marian(tokenizer.model_bytes, vocabulary)
-        config = TransformerConfig.tiny(
-            len(vocabulary),
-            **{"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2},
-            **{"pad_token_id": marian.pad_token_id, "start_token_id": marian.start_token_id},
-            end_token_id=marian.end_token_id,
-        )
-        model = randomize(Transformer(config), seed=2)
-        translator = Translator(model, marian, max_length=9)
-        has_graph = tags and IS_TENSORFLOW
-        return translator, Signatures(translator) if has_graph else None
-
-    return {CODES: make([f">>{code}<<" for code in CODES]), (): make([])}
-
-
 @pytest.mark.long
-def test_python_and_saved_model_read_the_line_with_its_tag(translators):
-    for line, option, codes, expected in ROWS:
-        translator, served = translators[codes]
-        lines = ["two", line]
-        with refused(expected):
-            (best,) = translator(lines, target_language=option, n_best=1)[1]
-            (other,) = translator(["two", expected], n_best=1)[1]
-            assert (best.text, best.source_tokens) == (other.text, other.source_tokens)
-            scored = translator.score(expected, "x")
-            assert not best.tokens or scored.source_tokens == best.source_tokens
-        if served:
-            languages = {} if option is None else {"target_language": tf.constant([option])}
-            with refused_in_graph(expected):
-                found = served.translate_n_best(tf.constant(lines), **languages)
-                assert found["translations"][1, 0].numpy().decode() == best.text
-    translator, served = translators[CODES]
+def test_tags_of_blank_lines_and_of_pairs_in_python_and_in_a_saved_model():
+    """With a random model, whose translations depend on the tag."""
+    tokenizer = learned_tokenizer([[source] for source, _ in number_names("train", 200)], 300)
+    pieces = ["</s>", "<unk>", *tokenizer.vocabulary[4:], *(f">>{c}<<" for c in CODES), "<pad>"]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    marian = Tokenizer.from_marian(tokenizer.model_bytes, vocabulary)
+    config = TransformerConfig.tiny(
+        len(vocabulary),
+        **{"num_encoder_layers": 1, "num_decoder_layers": 1, "hidden_dim": 32, "num_heads": 2},
+        **{"pad_token_id": marian.pad_token_id, "start_token_id": marian.start_token_id},
+        end_token_id=marian.end_token_id,
+    )
+    model = randomize(Transformer(config), seed=2)
+    translator = Translator(model, marian, max_length=9)
     assert translator(["one", "two"], target_language="fra") != translator(["one", "two"])
     for empty in (["one"], []):
         with pytest.raises(ValueError, match="Received: target_language=$"):
@@ -148,11 +122,12 @@ def test_python_and_saved_model_read_the_line_with_its_tag(translators):
         translator.score(["one", ">>xyz<< two"], ["x", "x"])
     if not IS_TENSORFLOW:
         return
+    served = Signatures(translator)
     for blank in (["", " "], []):
         found = served.translate_n_best(tf.constant(blank, tf.string))["translations"].numpy()
         assert len(found) == len(blank) and (found == b"").all()
-    fixed = Translator(translator.model, translator.source_tokenizer, target_language="fra")
-    scored = Signatures(fixed).score(tf.constant(["one", "two"]), tf.constant(["x", "x"]))
+    fixed = Signatures(Translator(model, marian, target_language="fra"))
+    scored = fixed.score(tf.constant(["one", "two"]), tf.constant(["x", "x"]))
     expected = translator.score([">>fra<< one", ">>fra<< two"], ["x", "x"])
     log_probs = [pair.log_prob for pair in expected]
     assert scored["log_prob"].numpy() == pytest.approx(log_probs, rel=1e-4)
