@@ -177,7 +177,7 @@ def prefer_symbols(log_probs, token_ids, index):
     return log_probs - ops.convert_to_tensor(20.0 * is_other.astype("float32"))
 
 
-@pytest.mark.parametrize("settings", [{"beam_size": 1}, {}, {"split": "sentences"}])
+@pytest.mark.parametrize("settings", [{}, {"split": "sentences"}], ids=["lines", "sentences"])
 def test_symbols_that_the_model_drops_or_doubles_are_noticed(copier, settings):
     found = copier(COPIED, n_best=1, processors=(prefer_symbols,), **settings)
     assert [bool(best.protected) for best, *_ in found] == [line in COPIES for line in COPIED]
