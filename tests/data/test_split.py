@@ -7,11 +7,10 @@ import os
 import random
 
 import pytest
-from typer.testing import CliRunner
 
-from keras_transformer.cli import app
 from keras_transformer.data.split import split_files, split_pairs
-from tests.data.corpus_files import po
+from tests.cli.small_run import cli, succeed
+from tests.data.corpus_files import po, write
 
 
 def corpus(number, vocabulary, seed=0):
@@ -63,60 +62,45 @@ def test_sizes_that_sentences_do_not_allow_are_named(pairs, validation, test):
         split_pairs(pairs, validation, test)
 
 
-def test_other_formats_are_written_as_tsv(tmp_path):
-    rows = [{"source": f"a\n{n}", "target": f"b\t{n} "} for n in range(9)]
-    (tmp_path / "all.jsonl.gz").write_bytes(
-        gzip.compress("\n".join(map(json.dumps, rows)).encode())
-    )
-    files = split_files(tmp_path / "all.jsonl.gz", None, tmp_path, validation=2, test=3)
-    assert [(path.name, number) for path, number in files.items()] == [
-        ("train.tsv", 4), ("val.tsv", 2), ("test.tsv", 3)
-    ]  # fmt: skip
-    written = [line for path in files for line in path.read_text("utf-8").splitlines()]
-    assert sorted(written) == [f"a {n}\tb {n}" for n in range(9)]
-
-
 def written(folder, *words):
     """Runs the command, and returns what is said, and the lines that are written, sorted."""
-    sizes = ["--validation", "1", "--test", "1", "--output", str(folder / "new")]
-    ran = CliRunner().invoke(app, ["split", *map(str, words), *sizes])
-    assert ran.exit_code == 0, ran.stderr
+    sizes = "--validation", 1, "--test", 1, "--seed", 3
+    ran = succeed("split", *words, *sizes, "--output", folder / "new")
     files = [folder / "new" / f"{part}.tsv" for part in ("train", "val", "test")]
-    return ran.stderr, sorted(line for file in files for line in file.read_text().splitlines())
+    parts = [file.read_text("utf-8").splitlines() for file in files]
+    counts = [[str(file), str(len(part)), "lines"] for file, part in zip(files, parts, strict=True)]
+    assert [line.split() for line in ran.stdout.splitlines()] == counts
+    return ran.stderr, sorted(line for part in parts for line in part)
 
 
-CATALOGUES = [
-    po([("one", "eins"), ("two", "zwei")]),
-    po([("three", "&drei")]),
-    po([("four", "vier")]),
-]
-
-
-@pytest.mark.parametrize("endings", [(".po", ".po", ".po"), (".po", ".mo")])
-def test_several_catalogues_are_written_as_tsv(tmp_path, endings):
-    files = [tmp_path / f"{number}{ending}" for number, ending in enumerate(endings)]
-    for file, catalogue in zip(files, CATALOGUES, strict=False):
-        catalogue.save_as_mofile(file) if file.suffix == ".mo" else catalogue.save(file)
-    expected = ["one\teins", "three\tdrei", "two\tzwei", "four\tvier"][: len(files) + 1]
-    said, rows = written(tmp_path, *files, "--accelerator", "&")
-    assert rows == sorted(expected) and f"left out, header: {len(files)}" in said
+TWO = po([("one", "eins"), ("two", "zwei")])
+THIRD, FOURTH = po([("three", "&drei")]), po([("four", "vier")])
+ROWS = [{"source": f"a\n{n}", "target": f"b\t{n} "} for n in range(9)]
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "options", "expected"),
+    ("files", "options", "expected", "said"),
     [
-        ("a.csv", "en;de\na;x\nb;y\nc;z\n", ["--columns", "en", "de", "--delimiter", ";"],
-         ["a\tx", "b\ty", "c\tz"]),
-        ("a.tsv", "de\ten\nx\ta\ny\tb\nz\tc\n", ["--columns", "en", "de"],
-         ["a\tx", "b\ty", "c\tz"]),
-        ("a.jsonl", "".join(f'{{"en": "{s}", "de": "x{s}"}}\n' for s in "abc"),
-         ["--languages", "en", "de"], ["a\txa", "b\txb", "c\txc"]),
+        ({"1.po": str(TWO), "2.po": str(THIRD), "3.po": str(FOURTH)}, ["--accelerator", "&"],
+         ["four\tvier", "one\teins", "three\tdrei", "two\tzwei"], "left out, header: 3"),
+        ({"1.po": str(TWO), "2.mo": THIRD.to_binary()}, ["--accelerator", "&"],
+         ["one\teins", "three\tdrei", "two\tzwei"], "left out, header: 2"),
+        ({"a.jsonl.gz": gzip.compress("\n".join(map(json.dumps, ROWS)).encode())}, [],
+         [f"a {n}\tb {n}" for n in range(9)], ""),
+        ({"a.jsonl": "".join(f'{{"en": "{s}", "de": "x{s}"}}\n' for s in "abc")},
+         ["--languages", "en", "de"], ["a\txa", "b\txb", "c\txc"], ""),
+        ({"a.csv": "en;de\na;x\nb;y\nc;z\n"}, ["--columns", "en", "de", "--delimiter", ";"],
+         ["a\tx", "b\ty", "c\tz"], ""),
+        ({"a.tsv": "de\ten\nx\ta\ny\tb\nz\tc\n"}, ["--columns", "en", "de"],
+         ["a\tx", "b\ty", "c\tz"], ""),
     ],
 )  # fmt: skip
-def test_options_say_how_files_are_read(tmp_path, name, text, options, expected):
-    (tmp_path / name).write_text(text)
-    for folder, files in (("path", tmp_path / name), ("glob", tmp_path / "a.*")):
-        assert written(tmp_path / folder, files, *options) == ("", expected)
+def test_files_with_both_sides_are_written_as_tsv(tmp_path, files, options, expected, said):
+    paths = [write(tmp_path / name, content) for name, content in files.items()]
+    for folder, given in (("paths", paths), ("glob", [tmp_path / "?.*"])):
+        told, rows = written(tmp_path / folder, *given, *options)
+        assert rows == expected
+        assert said in told if said else told == ""
 
 
 def test_columns_decide_which_sentences_are_equal(tmp_path):
@@ -208,17 +192,8 @@ def test_pipes_are_read_once(tmp_path, pipe):
 def test_existing_files_are_not_replaced_and_nothing_is_written(tmp_path):
     (tmp_path / "all.tsv").write_text("a\tb\nc\td\n")
     (tmp_path / "val.tsv").write_text("mine")
-    words = ["split", str(tmp_path / "all.tsv"), "--output", str(tmp_path), "--test", "1"]
-    ran = CliRunner().invoke(app, [*words, "--validation", "0"])
+    sizes = "--test", 1, "--validation", 0
+    ran = cli("split", tmp_path / "all.tsv", "--output", tmp_path, *sizes)
     assert ran.exit_code == 2 and "val.tsv exist" in ran.stderr and ran.stderr.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.tsv", "val.tsv"]
     assert (tmp_path / "val.tsv").read_text() == "mine"
-
-
-def test_command_prints_the_files_and_their_lines(tmp_path):
-    (tmp_path / "all.tsv").write_text("".join(f"a{n}\tb{n}\n" for n in range(9)))
-    words = ["split", str(tmp_path / "all.tsv"), "--output", str(tmp_path)]
-    ran = CliRunner().invoke(app, [*words, "--test", "2", "--validation", "1", "--seed", "3"])
-    assert ran.exit_code == 0, ran.stderr
-    rows = [line.split()[-2:] for line in ran.stdout.splitlines()]
-    assert rows == [["6", "lines"], ["1", "lines"], ["2", "lines"]]
