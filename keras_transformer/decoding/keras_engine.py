@@ -118,8 +118,19 @@ class KerasEngine(Engine):
         n_best: int,
     ) -> None:
         """Compiles searches by XLA; the arguments are as in `Translator.warm_up`."""
-        sizes = itertools.product(batch_sizes, source_lengths)
-        for shape in {compiled_shape(*size, settings, self.config) for size in sizes}:
+        has_languages = bool(self.tokenizers[0].language_ids)
+        if has_languages and BACKEND == "tensorflow":
+            must = "Searches of a model with tokens of languages are compiled on JAX alone."
+            raise ValueError(f"{must} Received: {self.name}")
+        shapes = {
+            # A source has the token of its language in front.
+            compiled_shape(rows, length + has_languages, settings, self.config)
+            for rows, length in itertools.product(batch_sizes, source_lengths)
+        }
+        for shape in shapes:
             only_padding = np.full(shape[:2], self.config.pad_token_id)
-            search_model(self._decoder, only_padding, settings, n_best, shape=shape)
+            languages = only_padding[:, :1] if has_languages else None
+            search_model(
+                self._decoder, only_padding, settings, n_best, None, languages, shape=shape
+            )
             self._compiled.add((settings.graph_settings, n_best, shape))

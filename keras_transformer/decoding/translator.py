@@ -318,7 +318,8 @@ class Translator:
             **settings: settings of the search that differ in these calls.
 
         Raises:
-            ValueError: if a search of these settings is not compiled.
+            ValueError: if a search of these settings is not compiled, or on TensorFlow one of a
+                model with tokens of languages.
         """
         search_settings, text_settings = self._settings_of_call(settings, n_best)
         num_kept = _num_kept(search_settings, n_best, text_settings.distinct_texts)

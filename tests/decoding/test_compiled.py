@@ -1,6 +1,7 @@
 """Searches compiled by XLA against the searches in the graph, which are proved elsewhere."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,6 +89,13 @@ def test_only_what_was_asked_for_is_compiled(translator, monkeypatch):
 def test_other_searches_are_not_compiled(translator, shape, settings):
     with pytest.raises(ValueError, match="at most 8 lines of at most 128 tokens.*Received"):
         compiled_shape(*shape, SearchSettings(**settings), translator.model.config)
+
+
+def test_searches_of_a_model_of_languages_are_not_compiled(translator):
+    engine = copy.copy(translator.engine)
+    engine.tokenizers = (SimpleNamespace(language_ids={"en": 5}),) * 2
+    with pytest.raises(ValueError, match="tokens of languages are compiled on JAX alone"):
+        engine.compile([8], [1], SearchSettings(), 1)
 
 
 class Changed:

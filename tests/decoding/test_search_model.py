@@ -1,6 +1,8 @@
 """Searches with a model, on every backend, against its full pass over whole prefixes."""
 
+import copy
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -66,6 +68,20 @@ def test_wide_integers_of_jax_change_nothing():
         found = found_by(copy_model(model()), sources())
     np.testing.assert_array_equal(found.token_ids, expected.token_ids)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.backends("jax")
+def test_searches_of_a_model_of_languages_are_compiled_ahead(translator, monkeypatch):
+    """Of a source of 8 tokens and that of its language, without a prefix."""
+    engine = copy.copy(translator.engine)
+    engine.tokenizers = (SimpleNamespace(language_ids={"en": 5, "de": 6}),) * 2
+    settings, end = SearchSettings(**RULES), engine.config.end_token_id
+    engine.compile([8], [1], settings, 1)
+    monkeypatch.delattr("keras_transformer.decoding.loop_jax._compile")
+    source, no_prefix = np.array([[5, *range(10, 17), end]]), np.zeros((1, 0), "int32")
+    found = engine.search(source, no_prefix, settings, 1, np.array([[6]]))
+    assert 1 <= found.lengths.item() <= 7 + RULES["extra_length"]
 
 
 @pytest.mark.parametrize(
