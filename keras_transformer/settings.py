@@ -175,7 +175,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = plain_value(getattr(self, item.name))
+            value = _plain_value(getattr(self, item.name))
             object.__setattr__(self, item.name, value)
             # Accept int for float, but not bool, which is a subclass of int.
             is_float = item.type in (float, float | None)
@@ -268,15 +268,15 @@ def yaml_line(value: Any) -> str:
     return text.removesuffix("...\n").strip()  # YAML ends a lone scalar with "..."
 
 
-def plain_value(value: Any) -> Any:
+def _plain_value(value):
     """Returns numbers of NumPy and TensorFlow as Python numbers, also inside lists and mappings.
 
     Any other value is unchanged.
     """
     if isinstance(value, dict):
-        return {key: plain_value(item) for key, item in value.items()}
+        return {key: _plain_value(item) for key, item in value.items()}
     if type(value) in (list, tuple):  # a named tuple may be a processor of a search
-        return type(value)(map(plain_value, value))
+        return type(value)(map(_plain_value, value))
     value = value.numpy() if hasattr(value, "numpy") else value
     is_number = hasattr(value, "item") and getattr(value, "shape", None) == ()
     return value.item() if is_number else value

@@ -16,7 +16,6 @@ from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.identity import check_identity, identity_of
 from keras_transformer.runs.skipping import skip_batches
 from keras_transformer.runs.training_state import TrainingState
-from keras_transformer.settings import plain_value
 from keras_transformer.training import workers
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.callbacks import AveragedWeights, ClosedCallback
@@ -128,7 +127,8 @@ class RunKeeper(ClosedCallback):
         self._monitor = monitor
         self._mode = monitor_mode(monitor, None if checkpoints is None else checkpoints.mode)
         self._patience = patience
-        self._every = plain_value(every)  # a checkpoint stores it as JSON
+        # A checkpoint stores it as JSON, which has no numbers of NumPy.
+        self._every = every if isinstance(every, float) else int(every)
         self._folder = checkpoints or CheckpointFolder(self._run.checkpoints, mode=self._mode)
         if self._mode != (self._folder.mode or "min"):
             raise ValueError(
@@ -253,8 +253,7 @@ class RunKeeper(ClosedCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._stop_interval = STOP_CHECK_INTERVAL if workers.num_workers(self._strategy) > 1 else 1
         with self._closed_on_error():
-            is_closed_by_fit = isinstance(self._trained, TrainingStep)
-            self._scope.begin(self.params, is_closed_by_fit)
+            self._scope.begin(self.params, is_closed_by_fit=isinstance(self._trained, TrainingStep))
             self._check_fit()
             if self._is_chief and not self._has_recipe:  # the trainer has locked its run
                 self._scope.stack.enter_context(self._run.locked())
