@@ -72,7 +72,6 @@ def test_protected_text_is_kept(text, expected, split):
 
 # Body -> answer.
 TRANSLATED = [
-    ({"q": "ein Hund", "source": "en", "target": "de"}, {"translatedText": "EIN HUND"}),
     ({"q": LINES, "source": "en", "format": "text"}, {"translatedText": TRANSLATIONS}),
     ({"q": []}, {"translatedText": []}),
     (
