@@ -7,7 +7,6 @@ import pytest
 
 from keras_transformer import TransformerConfig
 from keras_transformer.layers.attention import scaled_dot_product_attention
-from keras_transformer.layers.caches import GrowingCache
 from keras_transformer.layers.decoder_block import DecoderBlock
 from keras_transformer.layers.encoder_block import EncoderBlock
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
@@ -21,7 +20,6 @@ from tests.builders import (
     padded_ids,
     randomize,
     to_numpy,
-    token_chunks,
 )
 from tests.layer_checks import check_layer
 
@@ -116,27 +114,6 @@ def test_asking_for_scores_changes_no_output(kind, normalize_first):
     for name, each in scores.items():
         np.testing.assert_allclose(each.sum(axis=-1), 1, atol=1e-6)
         np.testing.assert_array_equal(each[np.broadcast_to(hidden[name], each.shape)], 0)
-
-
-@pytest.mark.parametrize(
-    "normalize_first, lengths",
-    [pytest.param(False, [1] * T, marks=pytest.mark.slow_on_jax), (True, [3, 1, 2])],
-    ids=str,
-)
-def test_cached_steps_of_the_decoder_block_equal_the_full_pass(normalize_first, lengths):
-    block = built(DecoderBlock, normalize_first=normalize_first, value_dim=3)
-    masks = {"encoder_attention_mask": source_padding[:, None], "return_attention_scores": True}
-    full, full_scores = to_numpy(block(target, source, **masks))
-    cache = block.init_cache(source)
-    for start, end in token_chunks(lengths):
-        outputs, scores, cache = block(target[:, start:end], cache=cache, **masks)
-        scores = to_numpy(scores)
-        assert_close(to_numpy(outputs), full[:, start:end], 1e-6)
-        assert_close(scores["self"], full_scores["self"][:, :, start:end, :end], 1e-6)
-        assert_close(scores["encoder"], full_scores["encoder"][:, :, start:end], 1e-6)
-    shapes = keras.tree.map_structure(lambda x: tuple(x.shape), cache)
-    assert shapes["self"] == GrowingCache(key=(B, N, T, D // N), value=(B, N, T, 3))
-    assert shapes["encoder"] == GrowingCache(key=(B, N, S, D // N), value=(B, N, S, 3))
 
 
 @NORMS

@@ -18,49 +18,19 @@ mask = np.random.default_rng(4).random((B, T, T)) < 0.5
 mask[:, :, 0] = True
 
 
-def attention_layer(**config):
-    layer = MultiHeadAttention(**SIZES, **config)
-    layer(query=x, value=x)
-    return randomize(layer)
-
-
-def expected(layer, rows, visible):
-    """Outputs and scores in float64."""
-    weights = {path: np.float64(to_numpy(v)) for path, v in weights_below(layer).items()}
-    pairs = zip(rows, visible, strict=True)
-    found = [multi_head(weights, N, row, row, seen) for row, seen in pairs]
-    return map(np.stack, zip(*found, strict=True))
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_layer_equals_the_equation(causal):
-    layer = attention_layer(value_dim=4)
+    layer = MultiHeadAttention(**SIZES, value_dim=4)
+    layer(query=x, value=x)
+    weights = weights_below(randomize(layer)).items()
+    weights = {path: np.float64(to_numpy(variable)) for path, variable in weights}
     call = {"attention_mask": mask, "use_causal_mask": causal, "return_attention_scores": True}
-    visible = mask & np.tri(T, dtype=bool) if causal else mask
     found = to_numpy(layer(query=x, value=x, **call))
-    for one, other in zip(found, expected(layer, x, visible), strict=True):
+    visible = mask & np.tri(T, dtype=bool) if causal else mask
+    pairs = zip(x, visible, strict=True)
+    expected = [multi_head(weights, N, row, row, seen) for row, seen in pairs]
+    for one, other in zip(found, map(np.stack, zip(*expected, strict=True)), strict=True):
         assert_close(one, other, 1e-6)
-
-
-@pytest.mark.parametrize("length", [pytest.param(None, marks=pytest.mark.slow_on_jax), 40])
-def test_alternatives_in_a_cache_have_one_position(length):
-    """As in beam search: three queries a step, of which each sees its ancestors and itself."""
-    layer, slots = attention_layer(), 3
-    steps = [normal(B, slots, D, seed=step) for step in range(T)]
-    cache = layer.init_cache(B, length)
-    parents = np.random.default_rng(1).integers(0, slots, (T, slots))
-    chosen = [np.arange(slots)]  # the slot of each hypothesis in every step
-    for step, rows in enumerate(steps):
-        if step:
-            chosen = [c[parents[step]] for c in chosen] + [np.arange(slots)]
-        seen = np.zeros((B, slots, length or slots * (step + 1)), bool)
-        for n, slot in enumerate(chosen):
-            seen[:, np.arange(slots), n * slots + slot] = True
-        outputs, cache = layer(query=rows, value=rows, attention_mask=seen, cache=cache)
-    for slot in range(slots):
-        hypothesis = np.stack([steps[n][:, c[slot]] for n, c in enumerate(chosen)], axis=1)
-        full, _ = expected(layer, hypothesis, [np.tri(T, dtype=bool)] * B)
-        assert_close(to_numpy(outputs)[:, slot], full[:, -1], 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
