@@ -217,6 +217,8 @@ MIN_MEAN = MEAN | {"alpha": -1.0}
 SQUARE = {"length_penalty": "mean", "alpha": 2.0}
 IMPOSSIBLE = {"alpha": 10.0, "processors": (forbid_all,)}
 NONE = [0.0] * 5
+IMPOSSIBLE_END = [[-math.inf, -math.inf, 0.0]] * 3 + [[0.0, -math.inf, -math.inf]]
+ZERO_ENDS = {"tokens": (START, 0, 1)}
 RULES = [
     rule("one is enough", EVEN, 50, EXHAUSTIVE | {"alpha": 0.0}, [[END]], steps=1),
     rule("two are wanted", EVEN, 50, EXHAUSTIVE | {"alpha": 0.0, "n_best": 2}, steps=2),
@@ -231,6 +233,8 @@ RULES = [
     # With a negative exponent the bound needs the penalty of the next length, not of the last.
     rule("the next may win", LATER, 50, EXHAUSTIVE | MIN_MEAN, [[3, END]]),
     rule("cut at the end", log(1e-9, 0.4, 1e-9, 0.6), 2, MEAN, [[3, 3]], [math.log(0.6)]),
+    # With 0 as the end token, it is the second candidate of the first steps.
+    rule("an impossible end is none", IMPOSSIBLE_END, 9, FIRST_BEAMS | ZERO_ENDS, [[2, 2, 2, 0]]),
     rule("some are missing", CERTAIN, 3, THREE, [[3, 3, 3], [], []], [0.0, -math.inf, -math.inf]),
     rule("none is possible", NONE, 10**5, FIRST_BEAMS | IMPOSSIBLE, [[]], [-math.inf], 1),
     rule("none, with a penalty of infinity", NONE, 10**5, EXHAUSTIVE | IMPOSSIBLE, steps=1),
@@ -251,13 +255,6 @@ def test_rule(logits, max_length, options, tokens, scores, steps):
 def hypotheses_of_one(result):
     pairs = zip(result.token_ids, result.lengths, strict=True)
     return [[row[:n].tolist() for row, n in zip(*pair, strict=True)] for pair in pairs]
-
-
-def test_impossible_end_does_not_count_as_ended():
-    """With 0 as the end token, it is the second candidate of the first steps."""
-    logits = [[-math.inf, -math.inf, 0.0]] * 3 + [[0.0, -math.inf, -math.inf]]
-    _, result = steps_taken(logits, 9, tokens=(START, 0, 1), **FIRST_BEAMS)
-    assert result.token_ids.tolist() == [[[2, 2, 2, 0]]]
 
 
 def test_length_of_a_sentence_that_was_cut_counts_all_its_tokens():
