@@ -114,6 +114,7 @@ def expected(answers):
 def test_every_engine_gives_the_same_texts_and_scores(translators, answers, engine):
     other = translators[engine]
     names = "text", "pieces", "tokens", "source_tokens", "unfinished", "protected"
+    names += "too_long", "dropped_tokens"
     for row, expected in answers.items():
         for ours, theirs in zip(expected, hypotheses(other, row), strict=True):
             for one, two in zip(ours, theirs, strict=True):
