@@ -1,6 +1,5 @@
 """Imported M2M-100 and NLLB-200 against `transformers`, SentencePiece and the published lists."""
 
-import collections
 import json
 import shutil
 
@@ -220,31 +219,6 @@ def test_batches_are_those_of_transformers_and_the_language_is_no_label(imported
     wanted = torch.tensor(np.where(weights > 0, labels, -100)).long()
     expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), wanted)
     assert found == pytest.approx(expected.item(), rel=1e-4)
-
-
-def test_each_corpus_of_several_directions_has_its_languages(imported):
-    kind, _, _, translator, _ = imported
-    tokenizer, (source, target, other) = translator.source_tokenizer, CODES[kind]
-    english = kt.number_names("train", 20)
-    back = [(german, english) for english, german in english]
-    corpora = kt.data.Corpora(
-        [
-            kt.data.Corpus("there", english),
-            kt.data.Corpus("back", back, weight=2, languages=(target, source)),
-            kt.data.Corpus("other", english[:5], languages=("en", other)),
-        ]
-    )
-    languages = {"source_language": source, "target_language": target}
-    dataset, _ = kt.make_dataset(corpora, tokenizer, batch_sentences=4, **languages)
-    names = {token_id: code for code, token_id in tokenizer.language_ids.items()}
-    stream, counts = dataset.stream, collections.Counter()
-    for rows in stream.batches(0):
-        inputs, labels, _ = stream.arrays(rows)
-        for row, number in enumerate(rows):
-            pair = names[inputs["encoder_token_ids"][row][0]], names[labels[row][0]]
-            counts[pair] += 1
-            assert pair == [(source, target), (target, source), (source, other)][number // 20]
-    assert counts == {(source, target): 20, (target, source): 40, (source, other): 5}
 
 
 @pytest.mark.long
