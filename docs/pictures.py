@@ -66,7 +66,7 @@ def main():
         save(draw_attention(right), "attention")
         save(draw_both(right, shifted), "attention_shifted")
         card = {"name": "number names", "source_language": "en", "target_language": "de"}
-        kt.export_saved_model(right, folder / "served", card=card)
+        kt.export_saved_model(right, folder / "served", card=card, inspect=True)
         photograph(folder / "served", IMAGES / "page.png")
 
 
