@@ -53,9 +53,10 @@ def watch(command, output, until=None):
         while process.poll() is None:
             try:
                 lines = json.loads(state.read_text("utf-8"))["lines"]
-                memory = (memory_status(name, process.pid) for name in ("RssAnon", "RssFile"))
-                looks.append(Look(time.monotonic(), lines, *memory))
-            except (OSError, TypeError):  # no chunk is done, or the process has just ended
+                memory = [memory_status(name, process.pid) for name in ("RssAnon", "RssFile")]
+                if lines:  # the state stands before the first chunk is done
+                    looks.append(Look(time.monotonic(), lines, *memory))
+            except (OSError, TypeError):  # there is no state, or the process has just ended
                 lines = 0
             if until is not None and lines >= until:
                 process.kill()
