@@ -420,7 +420,7 @@ def compare(order, found, theirs):
 
 def backends(arguments):
     """Prints milliseconds and sentences per second by backend, and the speed of TensorFlow."""
-    names = {PEERS[option] for option in arguments.peers or OF_BACKENDS}
+    names = {GRAPH, *(PEERS[option] for option in arguments.peers or OF_BACKENDS)}
     widths = (4, 5, 20, 10, 12, 18)
     sizes, batches, beams = arguments.sizes, arguments.batches, arguments.beams or BEAMS
     for size in sizes:
