@@ -67,6 +67,8 @@ def main():
         report.draw()
     if arguments.table or arguments.plot:
         return
+    if unknown := {*arguments.parts} - {*PARTS, "multi30k"}:
+        parser.error(f"There is no part {', '.join(unknown)}: see --help.")
     if "multi30k" in arguments.parts and arguments.data is None:
         parser.error("multi30k needs --data")
     tf.config.threading.set_intra_op_parallelism_threads(1)
