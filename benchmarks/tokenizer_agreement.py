@@ -161,7 +161,7 @@ def of_symbols(lines, kind, rule):
     if kind == "words":
         return Tokenizer.words(lines, normalization=rule)
     symbols = [" a  ", "V;P.T", "</s>", "[a](b)\\^"]
-    return Tokenizer.characters(lines, normalization=rule, symbols=symbols)
+    return Tokenizer.characters([*lines, *symbols], normalization=rule, symbols=symbols)
 
 
 def makers(lines, size):
