@@ -54,6 +54,10 @@ def step_attribute(name: str, default: Any, rule: str, is_valid: Callable[[Any],
     return property(get, set_checked)
 
 
+def _is_count(value):
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
+
+
 def _is_weight(value):
     return isinstance(value, numbers.Real) and 0 <= value < float("inf")
 
@@ -200,9 +204,7 @@ class TrainingStep(Base):
     _pad_token_id: int | None = None  # label of the padding, if the model knows it
     _warned_reason: str | None = None  # why the loss is not fused, as logged last
 
-    accumulation_steps = step_attribute(
-        "accumulation_steps", 1, "an int of at least 1", lambda n: type(n) is int and n >= 1
-    )
+    accumulation_steps = step_attribute("accumulation_steps", 1, "an int of at least 1", _is_count)
     r_drop = step_attribute("r_drop", 0.0, "a number of at least 0", _is_weight)
     fused_loss = step_attribute("fused_loss", True, "a bool", lambda value: isinstance(value, bool))
 

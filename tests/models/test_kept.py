@@ -198,6 +198,6 @@ def test_attributes_of_training_are_kept(kept, tmp_path):
     model.compile("sgd", SmoothedCrossEntropy(ignore_class=0))
     defaults = kept(model, path)
     assert (defaults.accumulation_steps, defaults.r_drop, defaults.fused_loss) == (1, 0.0, True)
-    model.accumulation_steps, model.r_drop, model.fused_loss = 2, 0.5, False
+    model.accumulation_steps, model.r_drop, model.fused_loss = np.int64(2), 0.5, False
     twin = kept(model, path)
     assert (twin.accumulation_steps, twin.r_drop, twin.fused_loss) == (2, 0.5, False)
