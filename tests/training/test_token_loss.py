@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import callbacks
 from keras.losses import SparseCategoricalCrossentropy
 from keras.optimizers import SGD
 
@@ -34,8 +35,6 @@ from tests.training.small_models import (
 pytestmark = pytest.mark.slow
 tensorflow_only = pytest.mark.tensorflow_only
 jax_only = pytest.mark.backends("jax")  # only it has several devices here
-DEVICES = {"tensorflow": 2, "jax": 4, "torch": 1}[BACKEND]
-PROBABILITIES = SparseCategoricalCrossentropy()
 
 
 def long(*values):
@@ -96,18 +95,31 @@ def mean_loss(labels, logits):
     return keras.ops.mean(logits)
 
 
+def called(*callbacks):
+    """Arguments that only `fit` has."""
+    return {"callbacks": [*callbacks]}
+
+
 ACCUMULATING = {"optimizer": SGD(gradient_accumulation_steps=2)}
 SCALED = {"optimizer": keras.optimizers.LossScaleOptimizer(ACCUMULATING["optimizer"])}
-TWO_LOSSES = [SmoothedCrossEntropy(ignore_class=0)] * 2
+PAPER = {"optimizer": paper_optimizer(TransformerConfig.tiny(V))}
+AVERAGING = {"optimizer": SGD(use_ema=True)}
+RATE = "sets the learning rate.*Received: learning_rate=WarmupSchedule"
+KEEPER = RunKeeper("unused", object.__new__(BatchStream))  # not read
+JIT = {"jit_compile": True, "run_eagerly": False}
 # What is compiled, or the model; other arguments; the error.
 REFUSED = [
     ({"loss": keras.losses.sparse_categorical_crossentropy}, {}, "from_logits=True"),
-    ({"loss": PROBABILITIES}, {}, "from_logits=True"),
+    ({"loss": SparseCategoricalCrossentropy()}, {}, "from_logits=True"),
     ({"loss": "sparse_categorical_crossentropy"}, {}, "from_logits=True"),
     ({"loss": SmoothedCrossEntropy(reduction=None)}, {}, "reduction=None"),
-    ({"loss": TWO_LOSSES}, {}, "one output"),
+    ({"loss": [SmoothedCrossEntropy(ignore_class=0)] * 2}, {}, "one output"),
+    ({"loss": ignoring_loss}, {}, "`ignore_class`"),
+    ({"loss": mean_loss}, {}, "one value per token"),
     (ACCUMULATING, {}, "`gradient_accumulation_steps`.*`accumulation_steps`"),
     (SCALED, {}, "`gradient_accumulation_steps`.*`accumulation_steps`"),
+    (PAPER | {"dtype": "float16"}, {}, "epsilon=1e-09.*mixed_float16"),
+    ({"optimizer": "adam", "dtype": "bfloat16"}, {}, "beta_2=0.999.*mixed_bfloat16"),
     ({"kind": OwnLoss, "accumulation_steps": 2}, {}, "OwnLoss.compute_loss"),
     ({"kind": OwnLoss, "r_drop": 3.0}, {}, "compute_loss.*r_drop=3.0"),
     ({}, {"class_weight": {1: 2.0}}, "`class_weight`.*`sample_weight`"),
@@ -115,34 +127,35 @@ REFUSED = [
     ({}, {"y": np.eye(V)[LABELS]}, "`y` must be one tensor"),
     ({}, {"y": None}, "`y` must be one tensor"),
     ({}, {"sample_weight": WEIGHTS[..., None]}, "`sample_weight` must be one tensor"),
+    # Callbacks that need something of the optimizer.
+    (PAPER, called(callbacks.ReduceLROnPlateau("loss")), f"`ReduceLROnPlateau` {RATE}"),
+    (
+        PAPER,
+        called(callbacks.LearningRateScheduler(lambda epoch: 0.1)),
+        f"`LearningRateScheduler` {RATE}",
+    ),
+    ({}, called(callbacks.SwapEMAWeights()), "`SwapEMAWeights` needs.*use_ema=False"),
+    ({}, called(AveragedWeights()), "`AveragedWeights` needs.*use_ema=False"),
+    (
+        {},
+        {"callbacks": callbacks.CallbackList([AveragedWeights()])},
+        "`AveragedWeights` needs.*use_ema=False",
+    ),
+    (
+        AVERAGING,
+        called(callbacks.SwapEMAWeights(swap_on_epoch=True), KEEPER),
+        "Place `SwapEMAWeights` after",
+    ),
+    (
+        AVERAGING,
+        called(KEEPER, AveragedWeights()),
+        "`RunKeeper` would save averages.*as `averaged`",
+    ),
 ]
-REFUSED.append(({"loss": ignoring_loss}, {}, "`ignore_class`"))
-REFUSED.append(({"loss": mean_loss}, {}, "one value per token"))
-PAPER = {"optimizer": paper_optimizer(TransformerConfig.tiny(V))}
-REFUSED.append((PAPER | {"dtype": "float16"}, {}, "epsilon=1e-09.*mixed_float16"))
-HALF = {"optimizer": "adam", "dtype": "bfloat16"}
-REFUSED.append((HALF, {}, "beta_2=0.999.*mixed_bfloat16"))
-# Callbacks that need something of the optimizer: only `fit` has them.
-callbacks = keras.callbacks
-RATE = "sets the learning rate.*Received: learning_rate=WarmupSchedule"
-for made, callback, message in [
-    (PAPER, callbacks.ReduceLROnPlateau("loss"), f"`ReduceLROnPlateau` {RATE}"),
-    (PAPER, callbacks.LearningRateScheduler(lambda epoch: 0.1), f"`LearningRateScheduler` {RATE}"),
-    ({}, callbacks.SwapEMAWeights(), "`SwapEMAWeights` needs.*use_ema=False"),
-    ({}, AveragedWeights(), "`AveragedWeights` needs.*use_ema=False"),
-]:
-    REFUSED.append((made, {"callbacks": [callback]}, message))
-REFUSED.append((made, {"callbacks": callbacks.CallbackList([callback])}, message))
-AVERAGING = {"optimizer": SGD(use_ema=True)}
-KEEPER = RunKeeper("unused", object.__new__(BatchStream))  # not read
-for both, message in [
-    ([callbacks.SwapEMAWeights(swap_on_epoch=True), KEEPER], "Place `SwapEMAWeights` after"),
-    ([KEEPER, AveragedWeights()], "`RunKeeper` would save averages.*as `averaged`"),
-]:
-    REFUSED.append((AVERAGING, {"callbacks": both}, message))
 if BACKEND == "tensorflow":
-    for extra in ({"accumulation_steps": 2}, {"devices": 2}):
-        REFUSED.append(({"jit_compile": True, "run_eagerly": False} | extra, {}, "`jit_compile`"))
+    REFUSED += [
+        (JIT | {name: 2}, {}, "`jit_compile`") for name in ("accumulation_steps", "devices")
+    ]
 
 
 @pytest.mark.parametrize("made, arguments, message", REFUSED)
@@ -180,17 +193,13 @@ def test_arrays_that_devices_cannot_share_are_refused():
                 method(TOKENS[:5], LABELS[:5])
 
 
-@pytest.mark.parametrize(
-    "devices, graph", [(DEVICES, True), long(DEVICES, False)] if BACKEND != "jax" else [(1, True)]
-)
-def test_step_on_one_batch_gives_the_update_of_the_batch(devices, graph):
-    """For a loss with `reduction="sum"`, and labels of one byte."""
-    how = {"run_eagerly": not graph} if EAGER else {}
+def test_step_on_one_batch_gives_the_update_of_the_batch():
+    """In a graph, for a loss with `reduction="sum"`, and labels of one byte."""
     loss = SmoothedCrossEntropy(ignore_class=0, reduction="sum")
     truth = compiled(keras.Model, SGD(0.5), loss=loss)
     expected = truth.train_on_batch(TOKENS, LABELS)
-    with on_devices(devices):
-        model = compiled(Tagger, SGD(0.5), loss=loss, **how)
+    with on_devices(2 if BACKEND == "tensorflow" else 1):
+        model = compiled(Tagger, SGD(0.5), loss=loss, run_eagerly=False)
     model.accumulation_steps = 2
     assert model.test_on_batch(TOKENS, LABELS) == pytest.approx(expected, rel=1e-5)
     logs = model.train_on_batch(TOKENS, LABELS.astype("uint8"), return_dict=True)
@@ -242,8 +251,8 @@ def test_fit_works_after_a_fit_that_failed_in_the_graph():
 
 @tensorflow_only
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, in the first epoch
-@pytest.mark.parametrize("replicas, steps_per_execution", [long(1, 1), (2, 3)])
-def test_end_of_a_dataset_advances_nothing(replicas, steps_per_execution):
+@pytest.mark.parametrize("replicas, micro_batches, steps_per_execution", [long(1, 2, 1), (2, 1, 3)])
+def test_end_of_a_dataset_advances_nothing(replicas, micro_batches, steps_per_execution):
     """Neither optimizer nor dropout count the call that finds no batch.
 
     The reference is a dataset of known length, one step at a time.
@@ -257,6 +266,7 @@ def test_end_of_a_dataset_advances_nothing(replicas, steps_per_execution):
         with on_devices(replicas):
             how = {"steps_per_execution": steps, "run_eagerly": False}
             model = compiled(optimizer="adam", dropout=0.5, **how)
+        model.accumulation_steps = micro_batches
         losses = model.fit(batches, epochs=2, shuffle=False, verbose=0).history["loss"]
         ends.append([losses, *map(to_numpy, [model.optimizer.iterations, *model.variables])])
     assert ends[0][1] == 2 * 4
