@@ -26,12 +26,12 @@ FOLDERS = {
     "cli": "data decoding export runs importing serving settings atomic_file console evaluation "
     "plotting texts cores lock processor",
 }
-# Only TensorFlow has replicas, and graphs that can raise errors when they run; only JAX has lengths
-# that are symbols.
+# CONTRIBUTING.md says why.
 BACKEND_FILES = (
     "layers/arguments.py",
     "layers/dropout.py",
     "layers/layer_normalization.py",
+    "layers/positional_encoding.py",
 )
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -111,7 +111,11 @@ def test_layers_and_models_are_plain_keras():
             names = imported_modules(ast.parse(path.read_text()))
             if found := backends & {name.partition(".")[0] for name in names}:
                 wrong[relative(path)] = found
+            elif "config.backend()" in path.read_text():
+                wrong[relative(path)] = "config.backend()"
     assert not wrong
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text("utf-8")
+    assert all(f"`{name}`, because" in " ".join(text.split()) for name in BACKEND_FILES)
 
 
 def test_files_and_functions_stay_short():

@@ -1,6 +1,7 @@
 """Positions added to float inputs such as time series, image patches or audio frames.
 
-`PositionalEmbedding` uses the same positions for tokens. Paper, section 3.5.
+`PositionalEmbedding` uses the same positions for tokens. Depends on the backend: only PyTorch
+traces unknown lengths as numbers. Paper, section 3.5.
 """
 
 import operator
