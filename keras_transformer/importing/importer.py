@@ -38,7 +38,8 @@ from keras_transformer.training.model_state import save_model
 
 # Names of the files that are taken out of a zip file, and the maximum of their bytes; the largest
 # models have some 1 GB.
-UNPACKED = r".+\.(npz|yml|spm|bpe|model|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE"
+# Names that begin with `._` are those of hidden files of macOS.
+UNPACKED = r"(?!\._)(.+\.(npz|yml|spm|bpe|model|json|safetensors|bin)|.*vocab.*|README\.md|LICENSE)"
 LARGEST = 8 * 2**30
 # Maximum number of elements of an array that are converted at once.
 BLOCK_SIZE = 2**24
