@@ -49,6 +49,9 @@ def settings_of(languages):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "imported", ["nllb", pytest.param("m2m", marks=pytest.mark.long)], indirect=True
+)
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_old_translations_stay(imported, beam_size):
     """Of a model whose embeddings are almost equal in pairs: near ties."""

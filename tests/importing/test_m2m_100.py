@@ -41,7 +41,7 @@ def imported(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", CODES)
+@pytest.mark.parametrize("kind", ONE_KIND)
 def test_logits_are_those_of_transformers(kind, tmp_path):
     import torch
 
@@ -63,6 +63,7 @@ def test_logits_are_those_of_transformers(kind, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
 @pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_token_ids_are_those_that_transformers_generates(imported, beam_size):
     """With no length penalty: `transformers` counts the language as a token, and we do not."""
@@ -180,6 +181,7 @@ def test_languages_are_found_wherever_they_are_listed(tmp_path, listed):
     assert tokenizer.vocabulary[first + 202] == "<mask>"
 
 
+@pytest.mark.parametrize("imported", ONE_KIND, indirect=True)
 def test_batches_are_those_of_transformers_and_the_language_is_no_label(imported):
     """Its loss of the same rows, without the language, is that of our batch."""
     import torch

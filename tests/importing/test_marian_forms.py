@@ -73,7 +73,7 @@ def test_log_probs_are_those_of_marian_restated(name, tmp_path):
         assert np.exp(found[:, config.pad_token_id]).max() == 0
 
 
-@pytest.mark.parametrize("sizes", [JOINT, SEPARATE])
+@pytest.mark.parametrize("sizes", [pytest.param(JOINT, marks=pytest.mark.long), SEPARATE])
 def test_tokens_are_those_of_sentencepiece(sizes, tmp_path):
     opus_models.write_form(tmp_path, sizes)
     kt.import_model(tmp_path, tmp_path / "run")
