@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.training.callbacks import AveragedWeights, BestModel
+from tests.training.small_models import EAGER
 
 
 class Model:
@@ -69,7 +70,8 @@ def test_averages_of_a_plain_fit_are_those_of_keras():
     def seen(callback):
         weights = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
         model = keras.Sequential([keras.Input((1,)), weights])
-        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9), "mse")
+        optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9)
+        model.compile(optimizer, "mse", **EAGER)
         x = np.ones((4, 1))
         fitted = model.fit(
             *(x, 3 * x), epochs=3, batch_size=1, verbose=0, validation_data=(x, 3 * x),

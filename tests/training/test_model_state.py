@@ -9,18 +9,19 @@ from keras_transformer.runs.checkpoint_file import read_checkpoint, write_checkp
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
 from keras_transformer.training.model_state import model_state, restore_model_state
 from tests.builders import assert_same_arrays, normal
+from tests.training.small_models import EAGER
 
 
-def small_model(seed=0, width=8):
+def small_model(seed=0, **how):
     keras.utils.set_random_seed(seed)
     layers = [
         keras.Input((4,)),
-        keras.layers.Dense(width, "tanh", name="first"),
+        keras.layers.Dense(8, "tanh", name="first"),
         Dropout(0.5, name="dropout"),
         keras.layers.Dense(2, name="second"),
     ]
     model = keras.Sequential(layers, name="model")
-    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **EAGER | how)
     return model
 
 
@@ -124,7 +125,7 @@ def test_replicas_resume_bit_identically_also_with_the_state_of_one_device():
     from tests.replicas import mirrored
 
     with mirrored().scope():
-        model, trained, fresh = small_model(0), small_model(5), small_model(6)
+        model, trained, fresh = (small_model(seed, run_eagerly=False) for seed in (0, 5, 6))
     one, state = train(small_model(7), 4, 6), model_state(train(model, 0, 3))
     for source, target in [(model, one), (one, train(trained, 4, 6))]:
         restore_model_state(target, model_state(source))
@@ -176,9 +177,7 @@ def test_state_that_does_not_match_changes_nothing():
         assert_same_arrays(model_state(model), before)
 
 
-def test_state_of_a_different_model_is_rejected():
+def test_metrics_that_a_model_has_not_built_are_named():
     state = model_state(train(small_model(), 0, 1))
-    with pytest.raises(ValueError, match=r"first/kernel has shape \(4, 8\), in the model \(4, 9\)"):
-        restore_model_state(small_model(width=9), state, parts=("model",))
     with pytest.raises(ValueError, match="compile_metrics/0 is not in the model.*first batch"):
         restore_model_state(small_model(), state)
