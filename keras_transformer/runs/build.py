@@ -259,6 +259,13 @@ def _optimizer(training, config, batches_per_epoch):
 def _schedule(training, width, batches_per_epoch):
     peak, warmup_steps = training.learning_rate, training.warmup_steps
     if peak is None:
+        paper_peak = (width * warmup_steps) ** -0.5
+        if training.min_learning_rate > paper_peak:
+            raise ValueError(
+                "`min_learning_rate` must be at most the rate at the end of the warm-up, "
+                f"{paper_peak:.2g}. Received: min_learning_rate={training.min_learning_rate}. "
+                "Lower it, or set `learning_rate`."
+            )
         return WarmupSchedule(width, warmup_steps, minimum=training.min_learning_rate)
     if training.schedule == "inverse_sqrt":
         return WarmupSchedule.from_peak(width, peak, warmup_steps, training.min_learning_rate)

@@ -67,6 +67,11 @@ def test_floor_of_the_inverse_square_root(tokenizers):
         np.testing.assert_allclose(float(optimizer.learning_rate), expected, rtol=1e-5)
 
 
+def test_floor_above_the_rate_of_the_paper_is_refused(tokenizers):
+    with pytest.raises(ValueError, match="^`min_learning_rate` must be at most the rate"):
+        optimizer_of(tokenizers, learning_rate=None, min_learning_rate=0.9)
+
+
 def test_adam_has_the_settings_of_the_recipe_or_the_paper(tokenizers):
     names = "beta_1", "beta_2", "epsilon", "weight_decay", "global_clipnorm", "use_ema"
     default = dataclasses.replace(recipe(), training=TrainingSettings())
