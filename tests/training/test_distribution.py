@@ -6,11 +6,26 @@ import subprocess
 import sys
 import types
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from keras_transformer import get_strategy
+from keras_transformer import (
+    SmoothedCrossEntropy,
+    TrainingLogger,
+    get_strategy,
+    make_dataset,
+    number_names,
+)
+from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.training import distribution
+from keras_transformer.training.step_tensorflow import split_rows
+from keras_transformer.training.workers import sum_over_workers
 from tests.builders import learned_tokenizer
+from tests.data.test_feeder import arrays_of, assert_same_batches, planned
+from tests.replicas import mirrored
+from tests.training.small_models import Tagger
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
 
@@ -18,8 +33,6 @@ DEVICES = ["CPU:0", "CPU:1"]
 
 
 def test_strategy_is_the_same_object_for_the_same_devices():
-    import tensorflow as tf
-
     assert get_strategy() is get_strategy("auto") is get_strategy("single")
     assert get_strategy("mirrored", DEVICES) is get_strategy("auto", DEVICES)
     assert isinstance(get_strategy("mirrored", DEVICES), tf.distribute.MirroredStrategy)
@@ -82,8 +95,6 @@ def test_config_without_other_workers_changes_nothing(config, monkeypatch):
 
 @pytest.mark.parametrize("devices", [1, 3, 6, 7])
 def test_sum_over_workers_is_exact_for_any_number_of_devices(devices):
-    from keras_transformer.training.workers import sum_over_workers
-
     assert sum_over_workers(TwoWorkers(devices), 1000.0) == 2000.0
 
 
@@ -103,10 +114,6 @@ class TwoWorkers:
 
 
 def test_split_dataset_has_as_many_batches_and_each_row_once():
-    import tensorflow as tf
-
-    from keras_transformer.training.step_tensorflow import split_rows
-
     strategy = get_strategy("mirrored", DEVICES)
     batches = [np.arange(1, n + 1)[:, None].astype("int32") for n in (4, 3, 1)]  # 1: an empty shard
     dataset = tf.data.Dataset.from_generator(
@@ -144,13 +151,6 @@ class Worker:
     ids=str,
 )
 def test_shards_of_two_workers_are_the_batch_and_each_reads_its_rows_only(options):
-    import keras
-
-    from keras_transformer import number_names
-    from keras_transformer.data.pipeline import BatchStream
-    from keras_transformer.training.step_tensorflow import split_rows
-    from tests.data.test_feeder import arrays_of, assert_same_batches, planned
-
     pairs = number_names(size=90)
     tokenizer = learned_tokenizer(pairs, 320)
     whole, *streams = (
@@ -181,14 +181,6 @@ def read_own(rows, side, pairs):
 
 def new_tagger(strategy, vocabulary_size, rate=0.1):
     """A small model with the exact step."""
-    import keras
-
-    from keras_transformer import SmoothedCrossEntropy
-    from keras_transformer.training import TrainingStep
-
-    class Tagger(TrainingStep, keras.Model):
-        pass
-
     keras.utils.set_random_seed(0)
     with strategy.scope():
         tokens = keras.Input((None,), dtype="int32")
@@ -201,8 +193,6 @@ def new_tagger(strategy, vocabulary_size, rate=0.1):
 
 
 def test_no_batch_of_a_generator_is_lost_on_replicas():
-    from tests.replicas import mirrored
-
     batches = [np.full((rows, 3), rows, "int32") for rows in (4, 3, 2, 5, 1)]
     losses = []
     for strategy in (get_strategy("single"), mirrored()):
@@ -216,9 +206,6 @@ def test_no_batch_of_a_generator_is_lost_on_replicas():
 
 def test_learning_rate_that_replicas_share_is_logged():
     """A number, of which the optimizer makes a variable."""
-    from keras_transformer import TrainingLogger, make_dataset, number_names
-    from tests.replicas import mirrored
-
     corpus = number_names("train", 40)
     tokenizer = learned_tokenizer(corpus, 300)
     dataset, _ = make_dataset(corpus, tokenizer, batch_sentences=20)
@@ -233,11 +220,6 @@ def test_learning_rate_that_replicas_share_is_logged():
 @pytest.mark.parametrize("pairs", [3, 40])
 def test_epochs_hold_the_same_batches_in_the_same_order_on_replicas(pairs):
     """The dataset counts its epochs. With a learning rate of 0, losses identify batches."""
-    import keras
-
-    from keras_transformer import make_dataset, number_names
-    from tests.replicas import mirrored
-
     corpus = number_names("train", pairs)
     tokenizer = learned_tokenizer(corpus, 300)
     seen = []
@@ -286,8 +268,6 @@ def test_slurm_tasks_connect():
 
 
 def test_slurm_hosts_are_in_the_order_of_their_tasks(monkeypatch):
-    from keras_transformer.training import distribution
-
     monkeypatch.setenv("SLURM_STEP_NODELIST", "node[2,10],extra")
     monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "2(x2),1")
     monkeypatch.setenv("SLURM_PROCID", "3")
