@@ -76,14 +76,6 @@ def test_entries_of_gettext_that_are_no_pair_are_told(tmp_path):
     }
 
 
-def test_plural_forms_pair_the_singular_with_form_0(tmp_path):
-    path = write(
-        tmp_path / "a.po",
-        'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] "a"\nmsgstr[1] "b"\nmsgstr[2] "c"\n',
-    )
-    assert read(path)[0] == [("%d file", "a"), ("%d files", "b"), ("%d files", "c")]
-
-
 @pytest.mark.parametrize(
     ("mark", "label", "expected"),
     [
@@ -198,6 +190,9 @@ BOMB = "".join(f'<!ENTITY {"a" * n} "{("&" + "a" * (n - 1) + ";") * 50}">' for n
         ("a.xlsx", b"PK\3\4\xff\n", {}, "line 1: .* another ending than .tsv, .*.tmx .* as TSV"),
         ("a.xlf", "<xliff>\n", {}, "line 1: no column 2.* another ending than .tsv"),
         ("a.po", "\ufeffmsgid \"a\"\r\nmsgstr \"b\"\r\n", {}, [("a", "b")]),
+        ("a.po", 'msgid "%d file"\nmsgid_plural "%d files"\n'
+         'msgstr[0] "a"\nmsgstr[1] "b"\nmsgstr[2] "c"\n', {},
+         [("%d file", "a"), ("%d files", "b"), ("%d files", "c")]),
         ("a.po", LATIN, {}, "line 5: byte 9 of the line is not valid utf-8. Correct `charset`"),
         ("a.mo", po([("a", "b")]).to_binary()[:30], {}, "no whole .mo file .it is cut"),
         ("a.mo", po([("a", "b")]).to_binary()[:-4], {}, "no whole .mo file .File is corrupt"),
