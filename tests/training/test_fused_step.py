@@ -10,9 +10,15 @@ from scipy.special import log_softmax
 
 from keras_transformer import Perplexity, SmoothedCrossEntropy, TokenAccuracy, Transformer
 from tests.builders import assert_close, padded_ids, randomize, to_numpy
-from tests.training.small_models import SIZES, WITHOUT_PADDING, TwoFacedTransformer
+from tests.training.small_models import (
+    BACKEND,
+    EAGER,
+    SIZES,
+    WITHOUT_PADDING,
+    TwoFacedTransformer,
+    on_devices,
+)
 
-BACKEND = keras.backend.backend()
 tensorflow_only = pytest.mark.tensorflow_only
 
 V = 23
@@ -37,9 +43,8 @@ def test_r_drop_is_its_definition(fused, fields):
     included = np.arange(V) != (0 if fields else V)
     weights = WEIGHTS * (LABELS != 0)
     model.r_drop = R_DROP
-    eager = {"run_eagerly": True} if BACKEND == "tensorflow" else {}
     perplexity = {"weighted_metrics": [Perplexity()]}
-    model.compile(keras.optimizers.SGD(0.0), SmoothedCrossEntropy(0.1), **perplexity, **eager)
+    model.compile(keras.optimizers.SGD(0.0), SmoothedCrossEntropy(0.1), **perplexity, **EAGER)
     model.fused_loss = fused
     rows = np.arange(len(SOURCE)).repeat(2)
     logits = to_numpy(model([SOURCE[rows], TARGET[rows]], training=True))
@@ -99,8 +104,7 @@ def test_what_needs_the_logits_is_said_once(arguments, caplog, request):
 
 @pytest.mark.backends("jax")  # only it has several devices here
 def test_several_jax_devices_need_the_logits(caplog):
-    devices = keras.distribution.list_devices()[:2]
-    with keras.distribution.DataParallel(devices=devices).scope():
+    with on_devices(2):
         model = Transformer(**FIELDS)
         model.compile("sgd", SmoothedCrossEntropy(ignore_class=0))
         model.evaluate([SOURCE[:6], TARGET[:6]], LABELS[:6], verbose=0)
