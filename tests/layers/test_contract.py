@@ -54,7 +54,6 @@ CASES = {
     ),
     "PositionalEncoding": Case(LEARNED, {"inputs": x}, not_adapted=ADDED, kinds=OF_POSITIONS),
 }
-ALL = pytest.mark.parametrize("name", CASES)
 
 
 def test_every_public_layer_has_a_case():
@@ -185,7 +184,7 @@ def test_every_layer_trains_and_answers_the_same_in_a_fresh_process(tmp_path):
         np.testing.assert_allclose(loaded_outputs, outputs, atol=1e-6, err_msg=model)
 
 
-@ALL
+@pytest.mark.parametrize("name", CASES)
 def test_kinds_of_models_compute_the_same(name):
     case = CASES[name]
     expected = None
@@ -196,14 +195,6 @@ def test_kinds_of_models_compute_the_same(name):
         outputs = to_numpy(model(inputs))
         expected = outputs if expected is None else expected
         np.testing.assert_allclose(outputs, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.not_adapted])
-def test_layer_without_a_product_has_no_lora_and_no_int8(name):
-    model, layer, _ = new_model(name, "functional")
-    assert not hasattr(layer, "enable_lora")
-    with pytest.raises(NotImplementedError, match=f"{name} does not have a `quantize` method"):
-        layer.quantize("int8")
 
 
 def test_embedding_refuses_int4_and_two_of_int8_lora_and_last_rows():
