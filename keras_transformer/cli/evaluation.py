@@ -288,7 +288,10 @@ def read_baseline(path, directions):
 
 
 def record(folder, settings, results):
-    """Adds scores and search settings to a run's report; prints a note if it is not finished."""
+    """Writes scores and search settings into a run's report, in place of those of an earlier call.
+
+    Prints a note if the run is not finished.
+    """
     is_trained = folder.history_file.exists()  # an imported run has none
     if is_trained and "updates" not in folder.report():
         console.print(
@@ -300,15 +303,23 @@ def record(folder, settings, results):
         result.matches | {score.name: vars(score) for score in result.scores.values()}
         for result in results
     ]
+    # Those of an earlier call may be of another search.
+    earlier = [name for name, value in folder.report().items() if is_score(name, value)]
     if len(results) == 1:
-        folder.add_to_report(search=search, **entries[0])
+        folder.add_to_report(earlier, search=search, **entries[0])
         return
     rows = [
         {**result.direction.languages, "lines": len(result.answers)}
         | {"unfinished": result.unfinished, **entry}
         for result, entry in zip(results, entries, strict=True)
     ]
-    folder.add_to_report(search=search, directions=rows)
+    folder.add_to_report(earlier, search=search, directions=rows)
+
+
+def is_score(name, value):
+    """Whether an entry of a report is one that `record` has added, other than `search`."""
+    is_of_evaluation = isinstance(value, dict) and "signature" in value
+    return is_of_evaluation or name.startswith(("exact_match", "accuracy@", "directions"))
 
 
 def score_names(references, tokenized):

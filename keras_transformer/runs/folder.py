@@ -10,7 +10,7 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -187,10 +187,11 @@ class RunFolder:
             ) from None
         return report
 
-    def add_to_report(self, **entries: Any) -> None:
-        """Merges entries into `report.json`."""
+    def add_to_report(self, without: Iterable[str] = (), **entries: Any) -> None:
+        """Merges entries into `report.json`, whose entries of the names `without` are deleted."""
         with self._files_locked():
-            _write_json(self.report_file, self.report() | entries)
+            others = {n: value for n, value in self.report().items() if n not in {*without}}
+            _write_json(self.report_file, others | entries)
 
     def replace_report(self, **entries: Any) -> None:
         """Writes a new `report.json`; an old one describes an older model."""

@@ -9,7 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_transformer.cli.evaluation import notes
+from keras_transformer.cli.directions import Direction
+from keras_transformer.cli.evaluation import Evaluation, notes, record
+from keras_transformer.cli.options import ONE_BEST
+from keras_transformer.evaluation import Score
+from keras_transformer.runs import RunFolder
 from tests.cli.small_run import cli, small, succeed, write_lines
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -143,6 +147,26 @@ def test_translations_that_are_much_too_long_name_too_little_training(text, is_l
     said = list(notes(translator, [[best]] * 2, ["x"] * 2, [["a b c", "b"], [None, "a b"]]))
     words = ["--extra-length", "more epochs.*`no_repeat_ngram_size"] if is_long else []
     assert all(re.search(*each) for each in zip(words, said, strict=True)), said
+
+
+def test_report_has_the_scores_of_the_last_call_alone(tmp_path):
+    """An `accuracy@4` of another search would stand beside the search of the last call."""
+    run, settings = RunFolder(tmp_path), dict.fromkeys(ONE_BEST)
+    run.add_to_report(updates=3)
+    direction = Direction(sources=["a"], references=[["b"]], languages={"target_language": "de"})
+    options = {"direction": direction, "answers": [[SimpleNamespace(unfinished=False)]]}
+    options["scores"] = {"chrf": Score("chrF2", 1.0, "signature")}
+    several, one = (
+        Evaluation(**options, matches=matches)
+        for matches in ({"exact_match": 0.0, "accuracy@4": 0.5}, {"exact_match": 1.0})
+    )
+    for results, names in (
+        ([several], {"exact_match", "accuracy@4", "chrF2"}),
+        ([several, one], {"directions"}),
+        ([one], {"exact_match", "chrF2"}),
+    ):
+        record(run, settings, results)
+        assert run.report().keys() == {"updates", "search", *names}
 
 
 @pytest.mark.long
