@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer import Tokenizer, make_dataset
+from keras_transformer import make_dataset
 from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.runs.fit_scope import FitScope
 from keras_transformer.runs.keeper import RunKeeper
+from tests.builders import learned_tokenizer
 from tests.examples import examples
+from tests.runs.test_folder import tree
 from tests.runs.test_kept_fit import BATCH, PAIRS, At, Killed, compiled, kill
 
 
@@ -75,16 +77,11 @@ def fit(model, dataset, keeper, *others, **options):
     return model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks, **options).history
 
 
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """A dataset, the history of an epoch, and a folder where it was killed in the middle."""
     folder = tmp_path_factory.mktemp("interrupted")
-    lines = (text for pair in PAIRS for text in pair)
-    tokenizer = Tokenizer.train_on_lines(lines, 320, folder / "numbers.model")
+    tokenizer = learned_tokenizer(PAIRS, 320)
     dataset, other = (make_dataset(PAIRS, tokenizer, **BATCH)[0] for _ in range(2))
     whole = fit(compiled(), dataset, RunKeeper(folder / "whole", dataset))
     with pytest.raises(Killed):
@@ -112,13 +109,13 @@ def test_refused_fit_frees_the_folder_and_the_next_one_goes_on(
     """In the middle of an epoch, whose loss and metrics so far are kept."""
     dataset, other, whole, killed = interrupted
     folder = shutil.copytree(killed, tmp_path / "kept")
-    before, handler = contents(folder / "checkpoints"), signal.getsignal(signal.SIGINT)
+    before, handler = tree(folder / "checkpoints"), signal.getsignal(signal.SIGINT)
     keeper, model = RunKeeper(folder, dataset, every=2, print_fn=str), compiled()
     model.steps_per_execution = steps
     given = other if "x" in arguments else dataset
     with pytest.raises(ValueError, match=message):
         fit(model, given, keeper, **{n: v for n, v in arguments.items() if n != "x"})
-    assert contents(folder / "checkpoints") == before
+    assert tree(folder / "checkpoints") == before
     model.steps_per_execution = 1
     assert not (folder / ".run.lock").exists()
     assert signal.getsignal(signal.SIGINT) == handler
@@ -128,12 +125,12 @@ def test_refused_fit_frees_the_folder_and_the_next_one_goes_on(
 def test_restore_that_was_refused_leaves_the_next_fit_refused(interrupted, tmp_path):
     dataset, _, _, killed = interrupted
     folder = shutil.copytree(killed, tmp_path / "kept")
-    before = contents(folder / "checkpoints")
+    before = tree(folder / "checkpoints")
     keeper, model = RunKeeper(folder, dataset, print_fn=str), compiled(optimizer="sgd")
     for begin in (keeper.restore, lambda model: fit(model, dataset, keeper)):
         with pytest.raises(ValueError, match="must hold checkpoints of this model"):
             begin(model)
-    assert contents(folder / "checkpoints") == before
+    assert tree(folder / "checkpoints") == before
 
 
 def test_fit_after_a_restore_that_found_nothing_saves_the_first_weights(interrupted, tmp_path):

@@ -20,10 +20,12 @@ from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.training import model_state
 from keras_transformer.training.callbacks import BestModel
 from tests.builders import tokenizer_fixture
+from tests.training.small_models import EAGER
 
 PAIRS = kt.number_names("train", 90)
 EPOCHS, BATCHES = 3, 4
 BATCH = {"batch_sentences": 24, "seed": 1}
+GRAPH = {"run_eagerly": False}  # as by default, where XLA compiles a plain Keras model
 
 
 tokenizer = tokenizer_fixture(PAIRS, 320)
@@ -86,7 +88,7 @@ def compiled(make=functional, seed=1, optimizer=None, loss=None, **options):
         optimizer or keras.optimizers.Adam(schedule),
         loss or kt.SmoothedCrossEntropy(),
         weighted_metrics=[kt.TokenAccuracy()],
-        **options,
+        **EAGER | options,
     )
     return model
 
@@ -129,6 +131,12 @@ def kill():
     raise Killed
 
 
+def poison(model):
+    """Makes a weight NaN."""
+    variable = model.trainable_variables[-1]
+    variable.assign(np.full(variable.shape, np.nan))
+
+
 def kept_fit(model, dataset, folder, *others, before=(), epochs=EPOCHS, **options):
     lines = []
     keeper = kt.RunKeeper(folder, dataset, every=2, print_fn=lines.append, **options)
@@ -149,10 +157,12 @@ def outcome(model, folder, history):
 @pytest.mark.parametrize(
     "make, options, kills",
     [
-        (functional, {}, [1, 7]),
+        (functional, GRAPH, [1, 7]),
         (Subclassed, {}, [7]),
-        pytest.param(functional, {"steps_per_execution": 2}, [1, 1, 2], marks=pytest.mark.long),
-        pytest.param(in_float16, {}, [6], marks=pytest.mark.long),
+        pytest.param(
+            functional, GRAPH | {"steps_per_execution": 2}, [1, 1, 2], marks=pytest.mark.long
+        ),
+        pytest.param(in_float16, GRAPH, [6], marks=pytest.mark.long),
     ],
     ids=["functional", "not built", "two steps per execution", "loss scaling"],
 )
@@ -313,14 +323,10 @@ def test_weights_that_are_not_finite_are_never_saved(
 ):
     model, best = compiled(), tmp_path / "best.keras"
 
-    def poison():
-        variable = model.trainable_variables[-1]
-        variable.assign(np.full(variable.shape, np.nan))
-
     checkpoints = CheckpointFolder(tmp_path / "checkpoints")
     guard = StopOnNonFiniteLoss(dataset.stream, checkpoints)
     keeper = kt.RunKeeper(tmp_path, dataset, every=2, guard=guard, checkpoints=checkpoints)
-    callbacks = [At(batch, poison), guard, BestModel(best, "loss"), keeper]
+    callbacks = [At(batch, lambda: poison(model)), guard, BestModel(best, "loss"), keeper]
     validation = {"validation_data": dataset} if is_validated else {}
     with pytest.raises(NonFiniteLossError) as caught:
         model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks, **validation)
@@ -342,17 +348,13 @@ def test_fit_that_ends_at_a_nan_goes_on_from_before_it(batch, dataset, tmp_path)
     """Within an epoch, or at its end. The keeper has no guard."""
     model, terminate = compiled(), keras.callbacks.TerminateOnNaN()
 
-    def poison():
-        variable = model.trainable_variables[-1]
-        variable.assign(np.full(variable.shape, np.nan))
-
     def fit(*callbacks):
         keeper = kt.RunKeeper(tmp_path, dataset, print_fn=str)
         callbacks = [*callbacks, terminate, keeper]
         return model.fit(dataset, verbose=0, shuffle=False, callbacks=callbacks).history["loss"]
 
     with pytest.warns(UserWarning, match="not finite, so no checkpoint is written"):
-        assert np.isnan(fit(At(batch, poison))).all()
+        assert np.isnan(fit(At(batch, lambda: poison(model)))).all()
     assert CheckpointFolder(tmp_path / "checkpoints").newest()[2]["step"] == 0
     assert np.isfinite(fit()).all()
 
