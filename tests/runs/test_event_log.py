@@ -7,6 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 from keras_transformer.runs.event_log import EventLogger
+from tests.training.small_models import EAGER
 
 ROWS = np.arange(8.0).reshape(4, 2)
 
@@ -25,7 +26,7 @@ def events(folder):
 
 def fit(*loggers):
     model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("sgd", "mse", metrics=["mae"])
+    model.compile("sgd", "mse", metrics=["mae"], **EAGER)
     rate = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: logs.update(learning_rate=0.01)
     )

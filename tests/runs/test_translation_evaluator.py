@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import TranslationEvaluator
+from tests.training.small_models import EAGER
 
 PAIRS = [("a b c d", "a b c d"), ("e f g h", "E F G H"), ("i j k l", "I")]
 
@@ -17,7 +18,7 @@ def test_evaluator_scores_and_prints_a_sample_every_second_epoch(verbose, before
         lambda sources: list(sources), PAIRS, epochs=2, samples=2, print_fn=lines.append
     )
     model = keras.Sequential([keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", **EAGER)
     x = np.zeros((2, 1))
     history = model.fit(x, x, epochs=2, verbose=verbose, callbacks=[evaluator]).history
     assert lines == [*before, "a b c d -> a b c d", "e f g h -> e f g h"]
