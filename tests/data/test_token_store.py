@@ -312,8 +312,8 @@ def test_killed_build_is_built_again_to_the_same_bytes(folder, tmp_path):
     """Killed before a chunk, its files and its name last."""
     for point in (("numpy.ascontiguousarray", 9), ("os.fsync", 2), ("os.rename", 1)):
         run_killed(BUILD, [folder, tmp_path / "killed", 0], *point)
-    for name in ("killed", "whole"):
-        build(folder, tmp_path / name).communicate()
+    for process in [build(folder, tmp_path / name) for name in ("killed", "whole")]:
+        process.communicate()
     expected = contents(tmp_path / "whole")
     assert expected and contents(tmp_path / "killed") == expected
     assert len(list((tmp_path / "killed").iterdir())) == 1
