@@ -95,7 +95,7 @@ if [ -n "$long" ]; then
     # Minutes each, the slowest last: examples of the docs, killed runs, all commands on JAX and
     # PyTorch, notebooks, new environments.
     slowest=(tests/test_docs.py tests/runs/test_kept_fit.py tests/test_backends.py)
-    slowest+=(tests/runs/test_backend_runs.py tests/test_notebooks.py tests/test_packaging.py)
+    slowest+=(tests/runs/test_kill_resume.py tests/test_notebooks.py tests/test_packaging.py)
     echo "Long tests:"
     long_on tensorflow -m long tests "${slowest[@]/#/--ignore=}"
     long_on tensorflow -m "not long" "${examples[@]}"
