@@ -9,7 +9,6 @@ import pathlib
 import sys
 import tempfile
 import warnings
-import zipfile
 
 import keras
 import numpy as np
@@ -186,11 +185,3 @@ def tokenizer_fixture(pairs, vocabulary_size, **options):
 
 def token_inputs(source, target):
     return {"encoder_token_ids": source, "decoder_token_ids": target}
-
-
-def rewrite_config(saved, rewritten, change):
-    """Copies a `.keras` file to another path; `change` maps the bytes of its config to new ones."""
-    with zipfile.ZipFile(saved) as old, zipfile.ZipFile(rewritten, "w") as new:
-        for name in old.namelist():
-            content = old.read(name)
-            new.writestr(name, change(content) if name == "config.json" else content)

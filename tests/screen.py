@@ -61,26 +61,24 @@ class Screen:
         self.rows += [""] * (self._row + 1 - len(self.rows))
 
 
-def run_on_terminal(code, *words, columns=80, answer=None, **environment):
-    """Runs Python code in a separate process on a pseudo-terminal.
+def run_on_terminal(code, *words, answer=None):
+    """Runs Python code in a separate process on a pseudo-terminal of 80 columns.
 
     Args:
         code: str, one line.
         words: arguments of the command, `sys.argv[1:]`.
-        columns: int. Width of the terminal.
         answer: pair (regular expression, bytes): the bytes are typed once the output matches.
             Optional.
-        environment: additional environment variables of the process.
 
     Returns:
         exit status and output of the process.
     """
     master, slave = os.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = Popen(
         [sys.executable, "-c", PROGRAM.format(code), *map(str, words)],
         **{"stdin": slave, "stdout": slave, "stderr": slave, "start_new_session": True},
-        env=os.environ | {"TERM": "xterm"} | environment,
+        env=os.environ | {"TERM": "xterm"},
     )
     os.close(slave)
     written = b""

@@ -172,7 +172,7 @@ def test_search_in_a_graph_is_the_search_in_python(stopping):
         assert_same(in_graph(*cache.values(), lengths), expected)
 
 
-def steps_taken(logits, max_length, by=beam_search, tokens=(START, END), **options):
+def steps_taken(logits, max_length, tokens=(START, END), **options):
     """The number of steps, and the result. `logits`: of every step, or a list of those of each."""
     answers, steps = np.array(logits, "float32", ndmin=2), []
 
@@ -181,7 +181,8 @@ def steps_taken(logits, max_length, by=beam_search, tokens=(START, END), **optio
         answer = ops.convert_to_tensor(answers[min(len(steps), len(answers)) - 1])
         return StepOutput(ops.broadcast_to(answer, (*token_ids.shape, len(answer))), cache)
 
-    result = by(step_fn, (), ops.convert_to_tensor([max_length], "int32"), *tokens, **options)
+    lengths = ops.convert_to_tensor([max_length], "int32")
+    result = beam_search(step_fn, (), lengths, *tokens, **options)
     assert steps == list(range(len(steps)))
     return len(steps), type(result)(*map(ops.convert_to_numpy, result))
 
