@@ -55,6 +55,8 @@ def test_killed_training_of_two_directions_ends_bit_for_bit(imported, tmp_path, 
     killed, intact = (last_state(tmp_path / name) for name in ("killed", "intact"))
     assert killed == intact
     assert int(intact[0].removeprefix("checkpoint-").removesuffix(".npz")) >= 60
+    tokenizers = (kt.load_run(run).source_tokenizer for run in (imported, tmp_path / "intact"))
+    assert len({tokenizer.fingerprint() for tokenizer in tokenizers}) == 1
     # Another spelling of a language is another `search`, but no other batch.
     changed["search"]["source_language"] = "en"
     respelled = kt.runs.Recipe.from_dict(changed)
