@@ -149,11 +149,23 @@ def test_settings_are_checked_before_the_corpus_is_tokenised(
     assert not store.exists()
 
 
-def test_checkpoints_without_their_recipe_are_not_deleted_unasked(folder, copy):
-    RunFolder(copy).recipe_file.unlink()
-    with pytest.raises(ValueError, match="config.yaml' is missing.*--no-resume"):
-        trainer(recipe(), folder, copy)
-    Trainer(recipe(), folder, copy, resume=False)
+LOST = {
+    "config.yaml": "config.yaml' is missing.*--no-resume",
+    "tokenizer.json": "tokenizer.json' is missing.*--no-resume",
+    "checkpoints": "no checkpoint to resume from.*--no-resume",
+    "model.keras": "model.keras', the model of epoch 1, is missing.*copy",
+}
+
+
+@pytest.mark.parametrize("part", LOST)
+def test_run_that_lost_a_part_is_neither_trained_over_nor_deleted_unasked(folder, copy, part):
+    path = copy / part
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = tree(copy)
+    with pytest.raises(ValueError, match=LOST[part]):
+        trainer(recipe(), folder, copy).train()
+    assert tree(copy) == before
+    trainer(recipe(), folder, copy, resume=False)
 
 
 def test_files_that_a_killed_start_left_do_not_reach_the_run(folder, copy):
@@ -280,15 +292,7 @@ def test_report_counts_training_pairs_that_are_in_validation_too(run):
     assert RunFolder(run).report()["overlaps"] == {"validation": {"sources": 2, "pairs": 2}}
 
 
-# The model and the report.
-
-
-def test_model_that_was_deleted_is_one_clear_error(folder, copy):
-    RunFolder(copy).model_file.unlink()
-    before = tree(copy)
-    with pytest.raises(ValueError, match="model.keras', the model of epoch 1, is missing.*copy"):
-        trainer(recipe(), folder, copy).train()
-    assert tree(copy) == before
+# The report.
 
 
 def test_report_has_no_scores_of_an_older_model(folder, copy):

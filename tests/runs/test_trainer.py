@@ -18,7 +18,6 @@ from keras_transformer.runs.load import load_run, take_weights
 from keras_transformer.runs.trainer import Trainer
 from tests.builders import randomize
 from tests.runs import tiny_run
-from tests.runs.test_folder import tree
 from tests.session import made_once
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -97,22 +96,6 @@ def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     assert {path.name for path in copy.iterdir()} == {
         *("config.yaml", "notes.txt", "report.json", "run.json", "tokenizer.json", "tokenizer.spm"),
     }
-
-
-@pytest.mark.parametrize(
-    "lost, error",
-    [
-        ("checkpoints", "no checkpoint to resume from.*--no-resume"),
-        ("tokenizer.json", "tokenizer.json' is missing.*--no-resume"),
-    ],
-)
-def test_run_that_lost_a_part_is_not_trained_over(copy, lost, error):
-    path = copy / lost
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    before = tree(copy)
-    with pytest.raises(ValueError, match=error):
-        quiet(tiny_run.recipe(**PLAIN, epochs=5), copy).train()
-    assert tree(copy) == before
 
 
 # Averages.
