@@ -79,6 +79,12 @@ def freeze_embedding(model):
     model.encoder.embedding.trainable = False
 
 
+def freeze_output(model):
+    for weight in (*model.encoder.embedding.weights, *model.logits_layer.weights):
+        weight.trainable = False
+    assert not model.trains_output
+
+
 def add_lora(model):
     model.encoder.embedding.enable_lora(2, a_initializer=keras.initializers.HeUniform(seed=1))
 
@@ -147,6 +153,7 @@ TRANSFORMER = [
         metrics=list,
     ),
     row("LoRA", LONG, cut=WHOLE, prepare=add_lora, loss=SOFT),
+    row("frozen output", *HERE, cut=WHOLE, output_bias=True, prepare=freeze_output, loss=SOFT),
     row("add_loss", LONG, cut=(1, 3, 8), kind=RegularizedTransformer, loss=SOFT),
     row(
         "R-Drop",
