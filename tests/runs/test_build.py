@@ -35,41 +35,38 @@ def optimizer_of(tokenizers, **training):
     return model_of(recipe(**training), tokenizers).optimizer
 
 
-def test_cosine_schedule_rises_to_the_peak_and_falls_to_the_minimum(tokenizers):
-    optimizer = optimizer_of(
-        tokenizers,
-        **{"schedule": "cosine", "learning_rate": 0.01, "min_learning_rate": 0.001},
-        **{"warmup_steps": 10, "decay_epochs": 10},
-    )
-    for update, expected in [
-        (0, 0.001),  # a tenth of the peak; the warm-up is linear
-        (5, 0.001 + 0.5 * 0.009),
-        (10, 0.01),
-        (35, 0.001 + 0.009 * (1 + math.cos(math.pi / 4)) / 2),
-        (60, 0.0055),
-        (110, 0.001),
-        (500, 0.001),
-    ]:
+COSINE = {"schedule": "cosine", "learning_rate": 0.01, "warmup_steps": 10, "decay_epochs": 10}
+
+
+@pytest.mark.parametrize(
+    "training, rates",
+    [
+        (
+            COSINE | {"min_learning_rate": 0.001},
+            {
+                0: 0.001,  # a tenth of the peak; the warm-up is linear
+                5: 0.001 + 0.5 * 0.009,
+                10: 0.01,
+                35: 0.001 + 0.009 * (1 + math.cos(math.pi / 4)) / 2,
+                60: 0.0055,
+                110: 0.001,
+                500: 0.001,
+            },
+        ),
+        ({"min_learning_rate": 0.019}, {9: 0.02, 10: 0.02 * (10 / 11) ** 0.5, 500: 0.019}),
+    ],
+    ids=["cosine", "floor of the inverse square root"],
+)
+def test_schedule_follows_the_recipe(training, rates, tokenizers):
+    optimizer = optimizer_of(tokenizers, **training)
+    for update, expected in rates.items():
         optimizer.iterations.assign(update)
         np.testing.assert_allclose(float(optimizer.learning_rate), expected, rtol=1e-5)
 
 
 def test_cosine_that_ends_before_its_warm_up_is_refused(tokenizers):
-    cosine = {"schedule": "cosine", "learning_rate": 0.01, "decay_epochs": 2}
     with pytest.raises(ValueError, match="`warmup_steps` must be less than .* `decay_epochs`, 22"):
-        optimizer_of(tokenizers, warmup_steps=22, **cosine)
-
-
-def test_floor_of_the_inverse_square_root(tokenizers):
-    optimizer = optimizer_of(tokenizers, min_learning_rate=0.019)
-    for update, expected in [(9, 0.02), (10, 0.02 * (10 / 11) ** 0.5), (500, 0.019)]:
-        optimizer.iterations.assign(update)
-        np.testing.assert_allclose(float(optimizer.learning_rate), expected, rtol=1e-5)
-
-
-def test_floor_above_the_rate_of_the_paper_is_refused(tokenizers):
-    with pytest.raises(ValueError, match="^`min_learning_rate` must be at most the rate"):
-        optimizer_of(tokenizers, learning_rate=None, min_learning_rate=0.9)
+        optimizer_of(tokenizers, **COSINE | {"warmup_steps": 22, "decay_epochs": 2})
 
 
 def test_adam_has_the_settings_of_the_recipe_or_the_paper(tokenizers):
