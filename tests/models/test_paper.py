@@ -9,24 +9,22 @@ from tests.paper_reference import PaperTransformer
 
 SOURCE_LENGTHS, TARGET_LENGTHS = [7, 3, 9, 1], [5, 8, 1, 4]
 SMALL = {"num_encoder_layers": 2, "num_decoder_layers": 2, "hidden_dim": 32}
+OTHER_SIZES = {"num_encoder_layers": 3, "num_decoder_layers": 1, "key_dim": 5, "value_dim": 11}
 CONFIGS = {
     "tiny": TransformerConfig.tiny(300),
     "base": TransformerConfig.base(300, num_encoder_layers=2, num_decoder_layers=2),
-    "pre-norm": TransformerConfig.tiny(50, **SMALL, normalize_first=True),
-    "learned": TransformerConfig.tiny(50, **SMALL, positions="learned", max_sequence_length=9),
+    "pre-norm, learned": TransformerConfig.tiny(
+        50, **SMALL, normalize_first=True, positions="learned", max_sequence_length=9
+    ),
     "relative": TransformerConfig.tiny(
         50, **SMALL, key_dim=6, positions="relative", max_relative_position=2
     ),
     "untied": TransformerConfig.tiny(50, **SMALL, tie_embeddings="none", source_vocabulary_size=40),
-    "decoder-tied": TransformerConfig.tiny(
-        50, **SMALL, tie_embeddings="decoder", source_vocabulary_size=40
+    "decoder-tied, other sizes": TransformerConfig.tiny(
+        50,
+        **SMALL | OTHER_SIZES | {"tie_embeddings": "decoder", "source_vocabulary_size": 40},
+        **{"use_bias": False, "layer_norm_epsilon": 0.1},
     ),
-    "unequal depth": TransformerConfig.tiny(
-        50, **{**SMALL, "num_encoder_layers": 3, "num_decoder_layers": 1}
-    ),
-    "unequal widths": TransformerConfig.tiny(50, **SMALL, key_dim=5, value_dim=11),
-    "no bias": TransformerConfig.tiny(50, **SMALL, use_bias=False),
-    "large epsilon": TransformerConfig.tiny(50, **SMALL, layer_norm_epsilon=0.1),
 }
 
 
