@@ -1,6 +1,5 @@
 """`run_checks`: a healthy recipe passes; each defect fails its own check and no other."""
 
-import itertools
 import json
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from keras_transformer.data.sentencepiece_proto import ModelProto
 from keras_transformer.runs import RunFolder, device_check, doctor, workers
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
+from tests.builders import learned_tokenizer
 from tests.cli.small_run import cli
 from tests.importing import opus_models
 from tests.processes import run
@@ -173,24 +173,18 @@ def test_data_that_train_but_lose_or_lack_something_are_a_warning(untrained, tmp
     assert all(finding.passed for finding in findings), "a warning is no failure"
 
 
-def test_model_with_other_special_ids_fails_vocabulary(folder, tmp_path):
-    lines = itertools.chain.from_iterable(healthy_pairs())
-    tokenizer = Tokenizer.train_on_lines(lines, 330, tmp_path / "a.json")
-    proto = ModelProto.FromString(tokenizer.model_bytes)
+@pytest.mark.parametrize(
+    "name, words",
+    [("a.model", ["Tokenizer.train", "a.model"]), ("train.tsv", ["train.tsv"])],
+    ids=["other special ids", "no vocabulary"],
+)
+def test_file_without_a_vocabulary_of_ours_fails_vocabulary(name, words, folder, tmp_path):
+    proto = ModelProto.FromString(learned_tokenizer(healthy_pairs(), 330).model_bytes)
     proto.trainer_spec.bos_id = 5000
     (tmp_path / "a.model").write_bytes(proto.SerializeToString())
-    assert_not_a_vocabulary("a.model", folder, tmp_path, ["Tokenizer.train", "a.model"])
-
-
-def test_file_that_is_no_vocabulary_fails_vocabulary(folder, tmp_path):
-    assert_not_a_vocabulary("train.tsv", folder, tmp_path, ["train.tsv"])
-
-
-def assert_not_a_vocabulary(name, folder, tmp_path, words):
     shutil.copy(folder / "train.tsv", tmp_path)
     passed, details = verdicts(recipe(vocabulary={"files": [name]}), tmp_path)
-    needs_it = ["data", "memory", "learning", "disk"]
-    assert passed == only_fails("vocabulary", not_run=needs_it)
+    assert passed == only_fails("vocabulary", not_run=["data", "memory", "learning", "disk"])
     assert all(word in details["vocabulary"] for word in words)
 
 
