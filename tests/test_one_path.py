@@ -57,11 +57,13 @@ REFUSED = {
     "no room": (["one"], {"target_prefix": "ein " * 99}, "must leave room for one more token"),
 }
 ENGINES = ["keras", "ctranslate2"]
-# Above the engines, whose texts are the same, `translate` and the server do the same for all.
-ONCE = list(ENGINES)
 if keras.config.backend() == "tensorflow":
     ENGINES.append("saved_model")
-    ONCE.append(pytest.param("saved_model", marks=pytest.mark.long))
+
+
+def long(engine):
+    """`translate` and the server do the same above all engines, whose texts are compared."""
+    return pytest.param(engine, marks=pytest.mark.long)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +179,7 @@ def check_translate(folder, made, rows, expected, monkeypatch):
         assert ran.stdout == "".join(printed), row
 
 
-@pytest.mark.parametrize("engine", ONCE)
+@pytest.mark.parametrize("engine", ["keras", *map(long, ENGINES[1:])])
 def test_translate_prints_the_same_texts(folders, translators, expected, engine, monkeypatch):
     check_translate(folders[engine], translators[engine], ROWS, expected, monkeypatch)
 
@@ -194,7 +196,7 @@ def served_texts(client, lines, options):
     ]
 
 
-@pytest.mark.parametrize("engine", ONCE[1:])
+@pytest.mark.parametrize("engine", ["ctranslate2", *map(long, ENGINES[2:])])
 def test_the_server_answers_the_same_texts(translators, expected, engine):
     """Settings of text are those of the server; what differs by line is in the request."""
     of_text = kt.TextSettings.__dataclass_fields__.keys()

@@ -10,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.data.language_codes import find_language
 from tests.importing import multilingual_models, opus_models
 from tests.serving.clients import client_of
-from tests.test_one_path import LINES, SENTENCES, check_translate, served_texts
+from tests.test_one_path import LINES, SENTENCES, check_translate, long, served_texts
 from tests.test_one_path import ROWS as ROWS_WITH_TAGS
 
 pytestmark = [opus_models.needs_torch, pytest.mark.slow, pytest.mark.tensorflow_only]
@@ -70,11 +70,6 @@ def answers(translators):
         engine: {row: made(lines, **{"n_best": 1} | o) for row, (lines, o) in ROWS.items()}
         for engine, made in translators.items()
     }
-
-
-def long(engine):
-    """`translate` and the server do the same above all engines, whose texts are compared."""
-    return pytest.param(engine, marks=pytest.mark.long)
 
 
 def texts_of(answers):
