@@ -20,7 +20,7 @@ SECONDS = 60  # without the error, the process waits forever
 @pytest.fixture(scope="module")
 def translator():
     made = make_translator()
-    made("one")
+    made("one", beam_size=1)
     return made
 
 

@@ -99,14 +99,12 @@ def test_hypotheses_have_the_scores_of_the_full_pass_in_every_batch(stopping):
                 np.testing.assert_allclose(score, total / ((5 + length) / 6) ** 0.6, rtol=1e-4)
 
 
-@pytest.mark.slow_on_jax
+@pytest.mark.slow_on_jax  # by this mark, --long runs it on JAX
+@pytest.mark.long
 @pytest.mark.parametrize(
     "beam_size, suppressed",
-    [
-        (3, [6, 7, 11]),
-        pytest.param(1, [6, 7, 11], marks=pytest.mark.long),
-        pytest.param(3, [6, 7, 11, *range(20, V)], id="many", marks=pytest.mark.long),
-    ],
+    [(3, [6, 7, 11]), (1, [6, 7, 11]), (3, [6, 7, 11, *range(20, V)])],
+    ids=["beam", "greedy", "many"],
 )
 def test_settings_are_as_processors_and_a_prefix_is_as_given(beam_size, suppressed):
     """The prefixes have suppressed tokens, and differ in length."""
