@@ -86,7 +86,7 @@ if [ -n "$long" ]; then
     details+=(tests/test_one_path.py --ignore=tests/layers/test_contract.py)
     # Batches of few shapes for `fit`, and a bias that a compiled search must not keep.
     details+=(tests/data/test_feeder.py tests/decoding/test_end_bias.py)
-    update=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values}.py)
+    update=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values,interrupt}.py)
     update+=(tests/training/test_{fused_step,keras_contract,model_state}.py)
     update+=(tests/data/test_feeder.py)
     # Not marked `long`, but with `--long` they try more random examples and strings.

@@ -61,8 +61,11 @@ def state_of(model):
     return to_numpy(model.weights), to_numpy(model.optimizer.variables)
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 2])
-@pytest.mark.parametrize("place", ["program", "data", "callback"])
+@pytest.mark.parametrize(
+    "place, steps_per_execution",
+    [("program", 1), ("program", 2), ("data", 1), ("callback", 1)]
+    + [pytest.param(place, 2, marks=pytest.mark.long) for place in ("data", "callback")],
+)
 def test_interrupted_model_has_the_weights_of_its_last_update(place, steps_per_execution):
     bells = {name: Bell() for name in ("program", "data", "callback")}
     bell = bells[place]
