@@ -13,7 +13,6 @@ import keras_transformer
 from keras_transformer import SmoothedCrossEntropy, TokenAccuracy, Transformer, paper_optimizer
 from keras_transformer.training.model_state import save_model
 from tests.builders import (
-    assert_close,
     assert_same_in_a_fresh_process,
     new_transformer,
     padded_ids,
@@ -124,7 +123,7 @@ def test_damaged_model_file_raises(saved, tmp_path):
         keras_transformer.load_model(path)
 
 
-def test_loaded_model_has_config_optimizer_and_decoding(saved):
+def test_loaded_model_has_config_and_optimizer(saved):
     folder, model = saved
     loaded = keras_transformer.load_model(folder / "model.keras")
     assert type(loaded) is Transformer
@@ -133,12 +132,6 @@ def test_loaded_model_has_config_optimizer_and_decoding(saved):
     assert not keras_transformer.load_model(folder / "model.keras", compile=False).compiled
     for ours, theirs in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
         np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
-    assert_close(
-        *(to_numpy(m.attention_scores(inputs)["decoder"][1]) for m in (loaded, model)), 1e-6
-    )
-    cache = loaded.init_cache(inputs["encoder_token_ids"])
-    logits, _ = loaded.decode_step(inputs["decoder_token_ids"], cache, 0)
-    assert_close(to_numpy(logits), to_numpy(model(inputs)), 1e-6)
 
 
 @pytest.mark.parametrize("variant", [{"positions": "relative"}, VARIANT], ids=["tied", "untied"])
