@@ -157,7 +157,7 @@ def outcome(model, folder, history):
 @pytest.mark.parametrize(
     "make, options, kills",
     [
-        (functional, GRAPH, [1, 7]),
+        (functional, {}, [1, 7]),
         (Subclassed, {}, [7]),
         pytest.param(
             functional, GRAPH | {"steps_per_execution": 2}, [1, 1, 2], marks=pytest.mark.long

@@ -60,6 +60,7 @@ def test_update_is_the_same_on_devices_workers_and_micro_batches():
     assert len(ran.stdout.splitlines()) == 1 + len(setups)
 
 
+@pytest.mark.long
 def test_update_is_the_gradient_of_the_weighted_mean_over_all_tokens():
     """The reference is the gradient of the loss of the whole batch, without a train step.
 

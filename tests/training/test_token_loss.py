@@ -251,7 +251,7 @@ def test_fit_works_after_a_fit_that_failed_in_the_graph():
 
 @tensorflow_only
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, in the first epoch
-@pytest.mark.parametrize("replicas, micro_batches, steps_per_execution", [long(1, 2, 1), (2, 1, 3)])
+@pytest.mark.parametrize("replicas, micro_batches, steps_per_execution", [(1, 2, 1), long(2, 1, 3)])
 def test_end_of_a_dataset_advances_nothing(replicas, micro_batches, steps_per_execution):
     """Neither optimizer nor dropout count the call that finds no batch.
 
