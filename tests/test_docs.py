@@ -1,6 +1,7 @@
 """The pages: built without a warning, whole, true, and with links and examples that work."""
 
 import ast
+import functools
 import hashlib
 import html
 import importlib
@@ -114,16 +115,20 @@ def test_every_line_of_a_public_docstring_is_on_its_page(site):
         assert missing == [], path
 
 
-def test_every_command_and_option_is_on_the_page_of_the_command_line(site):
+@functools.cache
+def program():
+    """The command line with its commands and their options."""
     import typer
 
     from keras_transformer.cli import app
 
-    page = site["api/cli.html"]
-    for name, command in typer.main.get_command(app).commands.items():
-        assert f"<code>keras-transformer {name}</code></h2>" in re.sub(
-            r"<a class=\"headerlink.*?</a>", "", page
-        )
+    return typer.main.get_command(app)
+
+
+def test_every_command_and_option_is_on_the_page_of_the_command_line(site):
+    page = re.sub(r"<a class=\"headerlink.*?</a>", "", site["api/cli.html"])
+    for name, command in program().commands.items():
+        assert f"<code>keras-transformer {name}</code></h2>" in page
         for option in (option for option in command.params if option.opts[0].startswith("--")):
             assert f"<code>{option.opts[0]}" in page
 
@@ -293,13 +298,9 @@ def check_names(tree):
 
 def check_command(line):
     """The words up to a comment, pipe or redirection: a command and options that it has."""
-    import typer
-
-    from keras_transformer.cli import app
-
     words = shlex.split(re.split(r"[|<>`]| #", line)[0])
-    command = typer.main.get_command(app)
-    while isinstance(command, typer.core.TyperGroup) and not words[0].startswith("--"):
+    command = program()
+    while hasattr(command, "commands") and not words[0].startswith("--"):
         command = command.commands[words.pop(0)]
     options = {name for one in command.params for name in one.opts + one.secondary_opts}
     assert {word for word in words if re.match("--[a-z]", word)} <= options | {"--help"}, line
