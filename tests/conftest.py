@@ -85,7 +85,7 @@ def pytest_ignore_collect(collection_path):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    left_out = []
+    kept, left_out = [], []
     for item in items:
         if BACKEND == "jax" and "slow_on_jax" in item.keywords:
             item.add_marker("long")
@@ -94,10 +94,10 @@ def pytest_collection_modifyitems(config, items):
         only = item.get_closest_marker("backends")
         is_of_another_backend = only is not None and BACKEND not in only.args
         is_of_another_backend |= BACKEND != "tensorflow" and "tensorflow_only" in item.keywords
-        if is_of_another_backend or ("long" in item.keywords and not config.getoption("long")):
-            left_out.append(item)
+        is_too_long = "long" in item.keywords and not config.getoption("long")
+        (left_out if is_of_another_backend or is_too_long else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    items[:] = kept
 
 
 @pytest.fixture(autouse=True)
