@@ -34,6 +34,7 @@ BACKEND = keras.backend.backend()
 pytestmark = pytest.mark.slow
 SETUPS = ["one device", "2 replicas x 3 micro-batches"] if BACKEND == "tensorflow" else [BACKEND]
 IS_EAGER = BACKEND == "tensorflow"  # tracing would take most of the time
+WITHOUT_XLA = {"jit_compile": False} if BACKEND == "tensorflow" else {}  # it compiles each shape
 SAME = "as in Keras"
 
 # Three batches. Their rows divide neither by the micro-batches nor by the replicas.
@@ -105,7 +106,7 @@ def callback(make, **fit):
 OF_DATA = {"y": None, "batch_size": None}
 ON_TENSORFLOW = {"backends": ("tensorflow",)}
 NOT_TORCH = {"backends": ("tensorflow", "jax")}
-GRAPH = {"run_eagerly": False}
+GRAPH = {"run_eagerly": False} | WITHOUT_XLA
 
 # Argument as on the page -> its row, or several with the same cells.
 ROWS = {
@@ -271,7 +272,7 @@ def new_model(setup, dtype, is_shared):
             model = keras.Model(model.inputs, model.outputs)
         if is_shared:
             optimizer = SGD(0.1, momentum=0.5)
-            model.compile(optimizer, SmoothedCrossEntropy(ignore_class=0))
+            model.compile(optimizer, SmoothedCrossEntropy(ignore_class=0), **WITHOUT_XLA)
             model.optimizer.build(model.trainable_variables)
             model.first_state = [v.numpy() for v in model.optimizer.variables]
     if "micro-batches" in setup:
@@ -381,7 +382,7 @@ def test_subclass_that_is_not_built_is_trained_from_the_first_batch(method, opti
     for kind in (UnbuiltWithOurStep, Unbuilt):
         keras.utils.set_random_seed(0)
         model = kind()
-        model.compile(SGD(1.0), SmoothedCrossEntropy(ignore_class=0))
+        model.compile(SGD(1.0), SmoothedCrossEntropy(ignore_class=0), **WITHOUT_XLA)
         getattr(model, method)(IDS[0], LABELS, **options)
         assert int(to_numpy(model.optimizer.iterations)) == updates
         weights.append([to_numpy(weight) for weight in model.weights])
