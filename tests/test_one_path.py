@@ -196,15 +196,23 @@ def served_texts(client, lines, options):
     ]
 
 
+@contextlib.contextmanager
+def served(made, options, in_request=()):
+    """A client of a server with the settings of text, and the options that are left for a request.
+
+    Settings of text that may differ by line, `in_request`, are left too.
+    """
+    of_text = kt.TextSettings.__dataclass_fields__.keys() - {*in_request}
+    text = {name: options[name] for name in options.keys() & of_text}
+    translator = kt.Translator(made.engine, **made.all_settings | text)
+    with client_of(lambda: translator, settings=text) as client:
+        yield client, {name: options[name] for name in options.keys() - of_text}
+
+
 @pytest.mark.parametrize("engine", ["ctranslate2", *map(long, ENGINES[2:])])
 def test_the_server_answers_the_same_texts(translators, expected, engine):
-    """Settings of text are those of the server; what differs by line is in the request."""
-    of_text = kt.TextSettings.__dataclass_fields__.keys()
     for row, (lines, options) in ROWS.items():
-        text = {name: options[name] for name in options.keys() & of_text}
-        asked = {name: options[name] for name in options.keys() - of_text}
-        translator = kt.Translator(translators[engine].engine, **text)
-        with client_of(lambda made=translator: made, settings=text) as client:
+        with served(translators[engine], options) as (client, asked):
             assert served_texts(client, lines, asked) == expected[row], row
             if asked or any(">>" in line for line in lines):
                 continue
@@ -216,13 +224,10 @@ def test_the_server_answers_the_same_texts(translators, expected, engine):
 
 @pytest.mark.parametrize("engine", ENGINES[1:])
 def test_the_server_refuses_by_the_same_words(translators, engine):
-    of_text = kt.TextSettings.__dataclass_fields__.keys()
     for lines, options, message in REFUSED.values():
-        text = {name: options[name] for name in options.keys() & of_text}
-        asked = {name: [options[name]] for name in options.keys() - of_text}
-        translator = kt.Translator(translators[engine].engine, **text)
-        body = {"signature_name": "translate_n_best", "inputs": {"text": lines} | asked}
-        with client_of(lambda made=translator: made) as client:
+        with served(translators[engine], options) as (client, asked):
+            inputs = {"text": lines} | {name: [value] for name, value in asked.items()}
+            body = {"signature_name": "translate_n_best", "inputs": inputs}
             answer = client.post("/v1/models/small:predict", json=body)
         assert answer.status_code == 400 and message in answer.json()["error"]
 

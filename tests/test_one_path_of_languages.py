@@ -9,14 +9,13 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.data.language_codes import find_language
 from tests.importing import multilingual_models, opus_models
-from tests.serving.clients import client_of
-from tests.test_one_path import LINES, SENTENCES, check_translate, long, served_texts
+from tests.test_one_path import LINES, SENTENCES, check_translate, long, served, served_texts
 from tests.test_one_path import ROWS as ROWS_WITH_TAGS
+from tests.test_one_path import RULES as RULES_WITH_TAGS
 
 pytestmark = [opus_models.needs_torch, pytest.mark.slow, pytest.mark.tensorflow_only]
 
-RULES = {"length_penalty": "mean", "stopping": "first_beams", "beam_size": 3, "extra_length": 5}
-RULES |= {"suppressed_tokens": [], "alpha": 1.0, "max_length": 12, "split": "lines"}
+RULES = RULES_WITH_TAGS | {"max_length": 12, "split": "lines"}
 NEAR_TIE = 1e-4
 # What is asked -> lines, options.
 ROWS = {
@@ -33,7 +32,6 @@ ROWS = {
     },
 }
 LANGUAGES = "source_language", "target_language"
-OF_TEXT = kt.TextSettings.__dataclass_fields__.keys() - set(LANGUAGES)
 
 
 @pytest.fixture(scope="module", params=["m2m", pytest.param("nllb", marks=pytest.mark.long)])
@@ -110,17 +108,9 @@ def test_translate_prints_the_texts_of_the_engine(
 @pytest.mark.parametrize("engine", ["ctranslate2", long("saved_model")])
 def test_the_server_answers_the_texts_of_the_engine(translators, answers, engine):
     for row, (lines, options) in ROWS.items():
-        text = {name: options[name] for name in options.keys() & OF_TEXT}
-        asked = {name: options[name] for name in options.keys() - OF_TEXT}
-        made = translators[engine]
-        settings = made.all_settings | text
-
-        def load(settings=settings, engine=made.engine):
-            return kt.Translator(engine, **settings)
-
-        with client_of(load, settings=text) as client:
+        with served(translators[engine], options, LANGUAGES) as (client, asked):
             assert served_texts(client, lines, asked) == texts_of(answers[engine][row]), row
-    with client_of(lambda: made) as client:
+    with served(translators[engine], {}) as (client, _):
         asked = {"q": LINES, "source": "en", "target": "fr"}
         answer = client.post("/translate", json=asked).json()["translatedText"]
         assert answer == [text for (text,) in texts_of(answers[engine]["a language"])]
