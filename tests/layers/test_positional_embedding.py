@@ -86,16 +86,6 @@ def test_positions_are_exact_in_half_precision(policy):
         assert (difference <= tolerance).all(), position
 
 
-@pytest.mark.parametrize("policy", ["float32", *HALF_PRECISION])
-def test_reverse_projects_with_the_same_matrix_to_float32_logits(policy):
-    layer, hidden = built(dtype=policy), normal(2, 4, D)
-    logits = layer(hidden, reverse=True)
-    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    expected = hidden.astype("float64") @ to_numpy(layer.embeddings).T
-    assert_close(to_numpy(logits), expected, 4 * EPSILON.get(layer.compute_dtype, 1e-6))
-    assert len(layer.trainable_variables) == 1
-
-
 def test_matrix_and_positions_have_an_initializer_each():
     def new(**initializers):
         layer = PositionalEmbedding(V, D, **LEARNED, **initializers)
