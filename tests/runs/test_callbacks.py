@@ -123,7 +123,6 @@ def test_validation_loss_is_computed_with_the_averaged_weights(run):
     "asked, updates",
     [
         ({"last": 2}, [20, 10]),
-        pytest.param({"last": 4}, [20, 19, 18, 17], marks=pytest.mark.long),
         pytest.param({"best": 1}, [10], marks=pytest.mark.long),
     ],
     ids=str,
