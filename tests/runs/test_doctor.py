@@ -17,9 +17,10 @@ from keras_transformer.runs import RunFolder, device_check, doctor, workers
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
 from tests.builders import learned_tokenizer
-from tests.cli.small_run import cli
+from tests.cli.small_run import cli, write_lines
 from tests.importing import opus_models
 from tests.processes import run
+from tests.runs.test_checkpoint_file import names
 
 MEMORY, LEARNING = doctor._Checks.memory, doctor._Checks.learning
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
@@ -46,10 +47,6 @@ def recipe(**changes):
     )
 
 
-def write_pairs(path, pairs):
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
-
-
 def healthy_pairs():
     """Number names, and one pair that is far longer but does not make the largest batch."""
     pairs = number_names("train", 300)
@@ -60,7 +57,7 @@ def healthy_pairs():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("doctor")
-    write_pairs(folder / "train.tsv", healthy_pairs())
+    write_lines(folder / "train.tsv", map("\t".join, healthy_pairs()))
     return folder
 
 
@@ -163,7 +160,7 @@ WARNINGS = {
 @pytest.mark.parametrize("name", WARNINGS)
 def test_data_that_train_but_lose_or_lack_something_are_a_warning(untrained, tmp_path, name):
     pairs, changes, words = WARNINGS[name]
-    write_pairs(tmp_path / "train.tsv", pairs)
+    write_lines(tmp_path / "train.tsv", map("\t".join, pairs))
     findings = doctor.run_checks(recipe(**changes), tmp_path, print_fn=lambda line: None)
     assert [finding.name for finding in findings if finding.warnings] == ["data"]
     (warning,) = findings[1].warnings
@@ -221,10 +218,6 @@ def test_vocabulary_of_another_script_fails_vocabulary(untrained, folder, tmp_pa
     assert passed == only_fails("vocabulary")
     assert "280 source tokens" in details["vocabulary"]
     assert names(tmp_path) == before
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.long
