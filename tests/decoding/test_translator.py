@@ -113,7 +113,8 @@ def test_score_is_that_of_the_full_pass(translator):
         translator.score(["one", "two"], ["eins"])
 
 
-@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.long), 4])
+@pytest.mark.long
+@pytest.mark.parametrize("beam_size", [1, 4])
 def test_score_of_a_translation_is_that_of_the_search(translator, beam_size):
     """The search may choose only the end token after the prefix."""
     config, targets = translator.model.config, ["drei", "acht", "", "drei und zwanzig"]
@@ -142,11 +143,14 @@ def test_translation_begins_with_its_prefix(translator):
         translator(lines, target_prefix=["drei", "acht"])
 
 
+PREFIX = "drei und zwanzig"
+WITHOUT_ROOM = {"lines": ["two", "", "one hundred"], "target_prefix": ["", PREFIX * 99, PREFIX]}
+
+
 def test_prefix_without_room_is_an_error_with_its_numbers(translator):
-    """In Python and in the graph of a SavedModel, before anything is searched."""
-    tokenizer, prefix = translator.source_tokenizer, "drei und zwanzig"
-    lines, prefixes = ["two", "", "one hundred"], ["", prefix * 99, prefix]
-    count, source = len(tokenizer.encode(prefix)), len(tokenizer.encode(lines[-1]))
+    """Before anything is searched."""
+    tokenizer = translator.source_tokenizer
+    count, source = len(tokenizer.encode(PREFIX)), len(tokenizer.encode("one hundred"))
     for settings, limit in (
         ({"max_length": count}, count),
         ({"max_length": 1}, 1),
@@ -154,17 +158,20 @@ def test_prefix_without_room_is_an_error_with_its_numbers(translator):
     ):
         words = f"line 3, a prefix of {count} tokens for a translation of at most {limit}. "
         with pytest.raises(ValueError, match=words):
-            translator(lines, target_prefix=prefixes, **settings)
-    if BACKEND == "tensorflow":
-        words = (
-            rf"line \[3\], a prefix of \[{count}\] tokens for a translation of at most \[{count}\]"
-        )
-        given = {"target_prefix": tf.constant(prefixes)}
-        with pytest.raises(tf.errors.InvalidArgumentError, match=words):
-            in_graph(translator, max_length=count)(tf.constant(lines), **given)
+            translator(**WITHOUT_ROOM, **settings)
     room = {"max_length": count + 1, "extra_length": 50}
-    (best,) = translator("two", target_prefix=prefix, n_best=1, **room)
-    assert len(best.tokens) == count + 1 and best.text.startswith(prefix)
+    (best,) = translator("two", target_prefix=PREFIX, n_best=1, **room)
+    assert len(best.tokens) == count + 1 and best.text.startswith(PREFIX)
+
+
+@pytest.mark.long
+@pytest.mark.backends("tensorflow")
+def test_graph_of_a_saved_model_refuses_a_prefix_without_room(translator):
+    lines, prefixes = map(tf.constant, WITHOUT_ROOM.values())
+    count = len(translator.source_tokenizer.encode(PREFIX))
+    words = rf"line \[3\], a prefix of \[{count}\] tokens for a translation of at most \[{count}\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        in_graph(translator, max_length=count)(lines, target_prefix=prefixes)
 
 
 def in_graph(translator, **settings):
