@@ -18,23 +18,14 @@ from keras_transformer.runs.load import load_run, take_weights
 from keras_transformer.runs.trainer import Trainer
 from tests.builders import randomize
 from tests.runs import tiny_run
-from tests.session import made_once
+from tests.runs.tiny_run import PLAIN, quiet
 
 pytestmark = [pytest.mark.tensorflow_only, pytest.mark.slow]
-
-# With the paper's 1e-9, Adam makes whole steps of gradients that are nothing but rounding.
-PLAIN = {"dropout": 0.0, "adam_epsilon": 1e-6, "average": 2}
-
-
-def quiet(recipe, run, **options):
-    return Trainer(recipe, ".", run, print_fn=lambda line: None, **options)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished run of two epochs, whose model is their average."""
-    recipe = tiny_run.recipe(**PLAIN)
-    return made_once(tmp_path_factory, "trainer", lambda run: quiet(recipe, run).train())
+    return tiny_run.plain_run(tmp_path_factory)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from keras_transformer.runs.checkpoint_file import read_checkpoint
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.trainer import Trainer
+from tests.session import made_once
 
 PAIRS = 500
 
@@ -31,6 +32,20 @@ def recipe(dropout=0.1, validation=None, **training):
             "training": {**quick, **kept, **training},
         }
     )
+
+
+# With the paper's 1e-9, Adam makes whole steps of gradients that are nothing but rounding.
+PLAIN = {"dropout": 0.0, "adam_epsilon": 1e-6, "average": 2}
+
+
+def quiet(recipe, run, **options):
+    """A trainer that prints nothing."""
+    return Trainer(recipe, ".", run, print_fn=lambda line: None, **options)
+
+
+def plain_run(tmp_path_factory):
+    """A finished run of two epochs, whose model is their average, trained once in a session."""
+    return made_once(tmp_path_factory, "plain", lambda run: quiet(recipe(**PLAIN), run).train())
 
 
 class WatchedTrainer(Trainer):
