@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from keras_transformer import Adam, SmoothedCrossEntropy, Transformer
-from keras_transformer.training.flat_values import FlatValues, layout_of
 from tests.builders import assert_close, to_numpy
 from tests.training.small_models import (
     LABELS,
@@ -126,15 +125,6 @@ def test_an_update_is_fewer_kernels_and_arrays():
     kernels_of_keras, arrays_of_keras = kernels_of(KerasTransformer, keras.optimizers.Adam)
     assert kernels < 0.8 * kernels_of_keras
     assert arrays < 0.5 * arrays_of_keras
-
-
-def test_values_are_those_that_were_joined():
-    values = [np.full(shape, number) for number, shape in enumerate([(2, 3), (), (4,), (1, 2)])]
-    flat = FlatValues.of(values, layout_of(values, [(0, 3), (1,)]))
-    assert [array.shape for array in jax.tree.leaves(flat)] == [(4,), (8,), ()]
-    doubled = jax.tree.map(lambda array: 2 * array, flat)
-    for actual, expected in zip(doubled, values, strict=True):
-        np.testing.assert_array_equal(actual, 2 * expected)
 
 
 def test_moments_are_held_once_after_a_callback_read_them():
