@@ -114,7 +114,9 @@ def test_tags_of_blank_lines_and_of_pairs_in_python_and_in_a_saved_model():
     )
     model = randomize(Transformer(config), seed=2)
     translator = Translator(model, marian, max_length=9)
-    assert translator(["one", "two"], target_language="fra") != translator(["one", "two"])
+    lines = ["one", "two"]
+    french = translator(lines, target_language="fra")
+    assert french != translator(lines)
     for empty in (["one"], []):
         with pytest.raises(ValueError, match="Received: target_language=$"):
             translator(empty, target_language="")
@@ -123,6 +125,11 @@ def test_tags_of_blank_lines_and_of_pairs_in_python_and_in_a_saved_model():
     if not IS_TENSORFLOW:
         return
     served = Signatures(translator)
+    asked = {"target_language": tf.constant(["fra"])}
+    found = served.translate_n_best(tf.constant(lines), **asked)["translations"][:, 0]
+    tagged = served.serve(tf.constant([f">>fra<< {line}" for line in lines]))["translation"]
+    for texts in (found, tagged):
+        assert [text.decode() for text in texts.numpy()] == french
     for blank in (["", " "], []):
         found = served.translate_n_best(tf.constant(blank, tf.string))["translations"].numpy()
         assert len(found) == len(blank) and (found == b"").all()
