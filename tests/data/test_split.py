@@ -64,12 +64,13 @@ def test_sizes_that_sentences_do_not_allow_are_named(pairs, validation, test):
 
 def written(folder, *words):
     """Runs the command, and returns what is said, and the lines that are written, sorted."""
-    sizes = "--validation", 1, "--test", 1, "--seed", 3
+    sizes = "--validation", 1, "--test", 0, "--seed", 3
     ran = succeed("split", *words, *sizes, "--output", folder / "new")
     files = [folder / "new" / f"{part}.tsv" for part in ("train", "val", "test")]
     parts = [file.read_text("utf-8").splitlines() for file in files]
     counts = [[str(file), str(len(part)), "lines"] for file, part in zip(files, parts, strict=True)]
     assert [line.split() for line in ran.stdout.splitlines()] == counts
+    assert [len(part) for part in parts[1:]] == [1, 0]
     return ran.stderr, sorted(line for part in parts for line in part)
 
 
