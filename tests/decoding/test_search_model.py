@@ -70,7 +70,7 @@ def test_wide_integers_of_jax_change_nothing():
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
 
 
-@pytest.mark.long
+@pytest.mark.slow_on_jax  # by this mark, --long runs it
 @pytest.mark.backends("jax")
 def test_searches_of_a_model_of_languages_are_compiled_ahead(translator, monkeypatch):
     """Of a source of 8 tokens and that of its language, without a prefix."""

@@ -125,6 +125,7 @@ def adapted(name, kind):
     """A model of the layer: frozen in part, with LoRA or in int8, trained a step."""
     case = CASES[name]
     model, layer, inputs = new_model(name, kind)
+    assert hasattr(layer, "enable_lora") == (not case.not_adapted)
     if kind == "functional" and case.freeze:
         getattr(layer, case.freeze).trainable = False
     if kind == "subclassed" and not case.not_adapted:

@@ -86,6 +86,12 @@ def test_positions_are_exact_in_half_precision(policy):
         assert (difference <= tolerance).all(), position
 
 
+@pytest.mark.parametrize("policy", HALF_PRECISION)
+def test_logits_of_half_precision_are_float32(policy):
+    logits = built(dtype=policy)(normal(2, 4, D), reverse=True)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+
+
 def test_matrix_and_positions_have_an_initializer_each():
     def new(**initializers):
         layer = PositionalEmbedding(V, D, **LEARNED, **initializers)
