@@ -69,6 +69,11 @@ def test_cosine_that_ends_before_its_warm_up_is_refused(tokenizers):
         optimizer_of(tokenizers, **COSINE | {"warmup_steps": 22, "decay_epochs": 2})
 
 
+def test_floor_above_the_rate_of_the_paper_is_refused(tokenizers):
+    with pytest.raises(ValueError, match="^`min_learning_rate` must be at most the rate"):
+        optimizer_of(tokenizers, learning_rate=None, min_learning_rate=0.9)
+
+
 def test_adam_has_the_settings_of_the_recipe_or_the_paper(tokenizers):
     names = "beta_1", "beta_2", "epsilon", "weight_decay", "global_clipnorm", "use_ema"
     default = dataclasses.replace(recipe(), training=TrainingSettings())
