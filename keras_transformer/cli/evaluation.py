@@ -108,12 +108,7 @@ def evaluate(
     else:
         print_scores(results[0])
     if baseline_lines:
-        translations, references = results[0].translations, directions[0].references
-        for name in results[0].scores:
-            comparison = evaluation.paired_bootstrap(
-                translations, baseline_lines, references, tokenized, metric=name
-            )
-            print(comparison)
+        print_comparison(results[0], baseline_lines, tokenized)
     print_notes(translator, results)
     if output is not None:
         stream.write_lines([text for result in results for text in result.translations], output)
@@ -249,6 +244,16 @@ def print_table(results):
     scores = [score for result in results for score in result.scores.values()]
     signatures = {f"{score.name}: {score.signature}" for score in scores if score.name in rows[0]}
     print(*sorted(signatures), sep="\n", flush=True)
+
+
+def print_comparison(result, baseline, tokenized):
+    """Prints how each score differs from that of other translations of the same lines."""
+    references = result.direction.references
+    for name in result.scores:
+        comparison = evaluation.paired_bootstrap(
+            result.translations, baseline, references, tokenized, metric=name
+        )
+        print(comparison)
 
 
 def print_notes(translator, results):
