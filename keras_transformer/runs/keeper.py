@@ -262,6 +262,7 @@ class RunKeeper(ClosedCallback):
             if self._is_new and not self._has_recipe:
                 # With the initial weights saved, a restart begins with the same ones.
                 self._save(["start"])
+                self._is_new = False  # else a second `fit`, after one that failed, would save again
         self._stream.seek(self.state.epoch)  # callbacks before this one ask for its epoch
         # Keras has no public API for this; its `BackupAndRestore` sets the same attribute.
         self.model._initial_epoch = self.params["epochs"] if self.finished else self.state.epoch
