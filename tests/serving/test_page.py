@@ -330,6 +330,15 @@ def test_page_fits_each_model_and_no_text_becomes_html(page):
     page.find("#language").send_keys("German")
     page.wait(lambda: page.translations() == ["DEU_LATN >>DEU<< A DOG"])
 
+    # Tags, and a language of the export: another tag needs its language beside the line.
+    codes = {"target_languages": ["deu", "fra"]}
+    search = {"beam_size": 4, "target_language": "fra"}
+    page.server.card = {**page_server.CARD, **codes, "search": search}
+    page.open().insert("a dog")
+    page.wait(lambda: page.translations() == ["FRA >>FRA<< A DOG"])
+    page.find("#language").send_keys("German")
+    page.wait(lambda: page.translations() == ["DEU >>DEU<< A DOG"])
+
     page.server.card = page_server.CARD | {"name": HOSTILE}
     page.server.signatures["translate_n_best"] = lambda text: {
         "translations": [[HOSTILE, "x " + HOSTILE]] * len(text),
