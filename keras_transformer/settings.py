@@ -283,7 +283,11 @@ def _plain_value(value):
 
 
 class _Loader(yaml.SafeLoader):
-    """Loads plain values; rejects duplicate keys."""
+    """Loads plain values; rejects duplicate keys, and lists and mappings that hold themselves."""
+
+    def construct_document(self, node):
+        self.deep_construct = True  # what holds itself is then an error of YAML
+        return super().construct_document(node)
 
     def compose_mapping_node(self, anchor):
         node = super().compose_mapping_node(anchor)

@@ -309,6 +309,11 @@ def test_duplicate_key_is_refused_with_its_lines(text, named):
         assert word in message
 
 
+@pytest.mark.parametrize("text", ["value: &a [*a]", "value: &a {x: [1, *a]}"])
+def test_value_that_holds_itself_is_refused(text):
+    assert "not valid YAML: line 1, " in refused(Anything, text)
+
+
 def test_keys_of_merged_mappings_may_be_overridden():
     """A merge with `<<` is not a duplicate key."""
     text = "value: &a {x: 1, y: 2}\nother: &b {<<: *a, y: 3}"
