@@ -1,6 +1,7 @@
 """Builds the tokenizers, batches and compiled model of a run."""
 
 import itertools
+import math
 import pathlib
 import shutil
 from typing import TypeAlias
@@ -259,14 +260,14 @@ def _optimizer(training, config, batches_per_epoch):
 def _schedule(training, width, batches_per_epoch):
     peak, warmup_steps = training.learning_rate, training.warmup_steps
     if peak is None:
-        paper_peak = (width * warmup_steps) ** -0.5
-        if training.min_learning_rate > paper_peak:
+        floor, paper_peak = training.min_learning_rate, (width * warmup_steps) ** -0.5
+        if floor > paper_peak and not math.isclose(floor, paper_peak):
             raise ValueError(
                 "`min_learning_rate` must be at most the rate at the end of the warm-up, "
-                f"{paper_peak:.2g}. Received: min_learning_rate={training.min_learning_rate}. "
+                f"{paper_peak:.2g}. Received: min_learning_rate={floor}. "
                 "Lower it, or set `learning_rate`."
             )
-        return WarmupSchedule(width, warmup_steps, minimum=training.min_learning_rate)
+        return WarmupSchedule(width, warmup_steps, minimum=floor)
     if training.schedule == "inverse_sqrt":
         return WarmupSchedule.from_peak(width, peak, warmup_steps, training.min_learning_rate)
     decay_updates = training.decay_epochs * batches_per_epoch

@@ -10,7 +10,7 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -187,10 +187,10 @@ class RunFolder:
             ) from None
         return report
 
-    def add_to_report(self, without: Iterable[str] = (), **entries: Any) -> None:
+    def add_to_report(self, without: Collection[str] = (), **entries: Any) -> None:
         """Merges entries into `report.json`, whose entries of the names `without` are deleted."""
         with self._files_locked():
-            others = {n: value for n, value in self.report().items() if n not in {*without}}
+            others = {n: value for n, value in self.report().items() if n not in without}
             _write_json(self.report_file, others | entries)
 
     def replace_report(self, **entries: Any) -> None:
