@@ -1,7 +1,6 @@
 """Builds the tokenizers, batches and compiled model of a run."""
 
 import itertools
-import math
 import pathlib
 import shutil
 from typing import TypeAlias
@@ -260,14 +259,11 @@ def _optimizer(training, config, batches_per_epoch):
 def _schedule(training, width, batches_per_epoch):
     peak, warmup_steps = training.learning_rate, training.warmup_steps
     if peak is None:
-        floor, paper_peak = training.min_learning_rate, (width * warmup_steps) ** -0.5
-        if floor > paper_peak and not math.isclose(floor, paper_peak):
-            raise ValueError(
-                "`min_learning_rate` must be at most the rate at the end of the warm-up, "
-                f"{paper_peak:.2g}. Received: min_learning_rate={floor}. "
-                "Lower it, or set `learning_rate`."
-            )
-        return WarmupSchedule(width, warmup_steps, minimum=floor)
+        try:
+            return WarmupSchedule(width, warmup_steps, minimum=training.min_learning_rate)
+        except ValueError as error:
+            said = str(error).replace("minimum", "min_learning_rate")  # the key of the recipe
+            raise ValueError(f"{said}. Lower it, or set `learning_rate`.") from error
     if training.schedule == "inverse_sqrt":
         return WarmupSchedule.from_peak(width, peak, warmup_steps, training.min_learning_rate)
     decay_updates = training.decay_epochs * batches_per_epoch
