@@ -156,12 +156,14 @@ def journal_settings(translator, runs, model, options):
     for path in files:
         digest.update(path.read_bytes())
     search = {name: repr(value) for name, value in translator.all_settings.items()}
+    # What is not set is left out: earlier versions did not write it.
+    tag = translator.source_tokenizer.tag
+    tags = {} if tag is None else {"tag": tag}
     libraries = ("keras_transformer", *engine.libraries)
     versions = {name: sys.modules[name].__version__ for name in libraries}
-    # Variables that are not set are left out: earlier versions did not write them.
     variables = {name: os.environ[name] for name in engine.variables if name in os.environ}
     computation = {"model": digest.hexdigest()[:16], "processor": processor()}
-    return computation | versions | variables | search | options
+    return computation | versions | variables | search | tags | options
 
 
 def processor():

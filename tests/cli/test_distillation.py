@@ -45,7 +45,8 @@ def teacher(monkeypatch, folder, tmp_path):
     given = []
 
     class Teacher:
-        engine, all_settings, source_tokenizer = Engine(), {}, SimpleNamespace(unknown=None)
+        engine, all_settings = Engine(), {}
+        source_tokenizer = SimpleNamespace(unknown=None, tag=None)
 
         def __call__(self, lines, n_best, on_progress=None, **options):
             given.extend(lines)

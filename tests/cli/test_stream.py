@@ -26,7 +26,8 @@ CHUNK_BYTES = 100
 class Shout:
     """Called like a `Translator`; fails when it has been called `calls` times."""
 
-    engine, all_settings, source_tokenizer = Engine(), {}, SimpleNamespace(unknown=None)
+    engine, all_settings = Engine(), {}
+    source_tokenizer = SimpleNamespace(unknown=None, tag=None)
 
     def __init__(self, calls=None):
         self.calls, self.texts = calls, []
@@ -143,6 +144,15 @@ def test_what_another_engine_would_compute_does_not_go_on(shout, monkeypatch, en
         refused, _ = shout(*FILES)
     assert refused.exit_code == 2 and refused.stderr.count(", not ") == 1, refused.stderr
     assert f"Received: {name}=" in refused.stderr
+    assert shout(*FILES)[0].stderr.startswith("Goes on after line ")
+
+
+def test_another_tag_of_the_recipe_does_not_go_on(shout, monkeypatch):
+    shout(*FILES, calls=3)
+    with monkeypatch.context() as other:
+        other.setattr(Shout.source_tokenizer, "tag", "<news>")
+        refused, _ = shout(*FILES)
+    assert refused.exit_code == 2 and "Received: tag=<news>, not None." in refused.stderr
     assert shout(*FILES)[0].stderr.startswith("Goes on after line ")
 
 
