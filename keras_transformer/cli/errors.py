@@ -23,7 +23,7 @@ def one_line_errors():
     """Reports, in one line, an error that the user can fix, and exits with code 2.
 
     Python warnings become one line too, without file and line number. Errors of a backend, such as
-    one about NaN logits or memory, exit with code 1. Other exceptions are bugs and keep their
+    one about memory, exit with code 1. Other exceptions are bugs and keep their
     traceback. If the package did not write the message, the line also names the environment
     variable that shows the traceback.
     """
@@ -60,10 +60,11 @@ def _is_for_users(error):
 def _backend_reason(error):
     """Returns, in one line, why a backend has failed; `None` for other errors."""
     tensorflow, jax = map(sys.modules.get, ("tensorflow", "jax"))  # importing them takes seconds
-    if tensorflow is not None and isinstance(error, tensorflow.errors.OpError):
+    cause = error.__cause__ or error  # a SavedModel raises its own errors from those of TensorFlow
+    if tensorflow is not None and isinstance(cause, tensorflow.errors.OpError):
         from keras_transformer.decoding.saved_model import tensorflow_reason
 
-        return tensorflow_reason(error)
+        return tensorflow_reason(cause)
     is_of_jax = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
     if is_of_jax or is_out_of_memory(error):
         return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -43,6 +43,20 @@ def test_line_that_is_not_for_users_names_the_variable(failure, capsys):
     assert line.endswith("KERAS_TRANSFORMER_TRACEBACK=1 shows where.") == (not is_for_users)
 
 
+@pytest.mark.parametrize("kind", [None, MemoryError, RuntimeError])
+def test_error_of_a_backend_is_one_line_and_exit_code_1(kind, capsys):
+    """As it is, or as a SavedModel raises it."""
+    errors = pytest.importorskip("tensorflow").errors
+    reason = errors.InternalError(None, None, "Graph execution error:\n[[node]]\nno room")
+    with pytest.raises(typer.Exit) as caught, one_line_errors():
+        if kind is None:
+            raise reason
+        raise kind("no room") from reason
+    assert caught.value.exit_code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("Error: no room  ")
+
+
 @pytest.mark.parametrize("error", [KeyError("x"), TypeError("x"), AttributeError("x")])
 def test_bug_keeps_its_traceback(error):
     with pytest.raises(type(error)), one_line_errors():
