@@ -310,13 +310,13 @@ def recipe_of(foreign_model: ForeignModel, run: types.Path) -> Recipe:
 def _local(folder: types.Path) -> Iterator[Path]:
     """Yields a folder with the files: the given one, or a temporary one of a zip or the Hub."""
     path = Path(folder)
-    is_zip = path.is_file() and path.suffix == ".zip"
+    is_zip = path.is_file() and path.suffix.lower() == ".zip"
     if not (is_zip or _is_hub_name(folder)):
         yield path
         return
     # Arrays that are mapped may keep a file from being deleted.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        copy = Path(temporary) / re.sub(r"@.*|\.zip$", "", path.name)
+        copy = Path(temporary) / re.sub(r"@.*|\.zip$", "", path.name, flags=re.IGNORECASE)
         copy.mkdir()
         if is_zip:
             _unpack(file_of(path.parent, path.name), copy)

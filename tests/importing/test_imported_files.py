@@ -572,12 +572,12 @@ def test_zip_file_is_imported_as_its_folder(form, folders, tmp_path):
 
 def test_hidden_files_of_macos_in_a_zip_file_are_left_out(folders, tmp_path):
     folder, before = folders["npz"]
-    with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
+    with zipfile.ZipFile(tmp_path / "model.ZIP", "w") as file:
         for path in folder.iterdir():
             if path.name != "decoder.yml":  # it names the other files
                 file.write(path, path.name)
                 file.writestr(f"__MACOSX/._{path.name}", b"")
-    made = kt.import_model(tmp_path / "model.zip", print_fn=str)
+    made = kt.import_model(tmp_path / "model.ZIP", print_fn=str)
     assert made.source_tokenizer.fingerprint() == before.tokenizers[0].fingerprint()
 
 
