@@ -10,14 +10,12 @@ import json
 import pathlib
 
 import keras
-from scored_runs import SEARCHES
 from stamp import stamp
 
 from keras_transformer.data.corpus import read_lines
 
 OUTPUTS = pathlib.Path(__file__).parent / "outputs"
 SCORES = OUTPUTS / "scores.json"
-FURTHER = "beam 5"  # the search for text that has no references
 
 
 def read_scores():
@@ -68,27 +66,28 @@ def keep_output(name, outputs, model, *, references, scores, pages, command, see
     SCORES.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def keep_further(name, translate, files, *, scored, command, seed):
+def keep_further(name, translate, files, *, search, model, scored, command, seed):
     """Translates files that have no references, and keeps the outputs, by a model scored before.
 
     Args:
         name: of the model, such as `"taught-14"`.
-        translate: `Translator`.
+        translate: function of a list of sentences.
         files: paths; what stands before the first dot of a name is the folder of the outputs.
+        search: the name of its search, for the name of the outputs.
+        model: whose weights are hashed.
         scored: SHA-256 of the weights that were scored, else `None`.
         command, seed: as in `keep_output`.
 
     Raises:
         SystemExit: the weights are not those that were scored.
     """
-    model = translate.engine.model
     if weights_sha256(model) != scored:
         raise SystemExit(f"{name} must be the model that was scored. Its weights are others.")
     for file in files:
         text, *_ = file.name.partition(".")
         keep_output(
-            output_name(text, name, FURTHER),
-            translate(list(read_lines(file)), **SEARCHES[FURTHER]),
+            output_name(text, name, search),
+            translate(list(read_lines(file))),
             model,
             references=None,
             scores={"figures": {}},

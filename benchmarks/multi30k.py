@@ -58,6 +58,7 @@ RUNS = {
 }
 # The model and search that count: those of the published figure.
 CHOSEN = f"beam 5 of last {AVERAGED}"
+FURTHER = "beam 5"  # the search for text that has no references
 PUBLISHED = 41.02  # Wu et al., 2021
 # BLEU of two published outputs, which a correct BLEU must print.
 CALIBRATION = {"system_a.de.gz": 38.594, "system_b.de.gz": 39.480}
@@ -91,10 +92,13 @@ def measure(name, data, runs, settings):
 def translate_further(name, runs, files):
     """Keeps translations of files that have no references, by a model that was scored before."""
     kept = read_scores().get(f"multi30k/{name}", {})
+    translate = kt.load_run(runs / name, model=averaged(runs / name), **SEARCHES[FURTHER])
     keep_further(
         name,
-        kt.load_run(runs / name, model=averaged(runs / name)),
+        translate,
         files,
+        search=FURTHER,
+        model=translate.engine.model,
         scored=kept.get("weights_sha256"),
         command=kept.get("command"),
         seed=kept.get("seed"),

@@ -19,6 +19,7 @@ model are written to `benchmarks/results/taught`, its translations to `benchmark
 """
 
 import argparse
+import functools
 import os
 import pathlib
 import subprocess
@@ -207,7 +208,16 @@ def translate_further(family, files):
     """Keeps translations of files that have no references, by models that were scored before."""
     for name, seed, translate in family.translators():
         scored = result_of(name).get("weights_sha256")
-        keep_further(name, translate, files, scored=scored, command=family.command, seed=seed)
+        keep_further(
+            name,
+            functools.partial(translate, **SEARCHES[multi30k.FURTHER]),
+            files,
+            search=multi30k.FURTHER,
+            model=translate.engine.model,
+            scored=scored,
+            command=family.command,
+            seed=seed,
+        )
 
 
 def result_of(name):
