@@ -84,8 +84,9 @@ def export_ctranslate2(
 
     Raises:
         ImportError: if `ctranslate2` is not installed.
-        ValueError: if CTranslate2 cannot express the model, or has no such quantization; or if a
-            layer is quantized in another way than int8.
+        ValueError: if CTranslate2 cannot express the model, or has no such quantization; if a layer
+            is quantized in another way than int8; or if a language of a model that has tokens of
+            them is missing.
         FileExistsError: if `path` exists and is not a CTranslate2 model.
         OSError: if it cannot be written; `path` is unchanged.
     """
@@ -94,6 +95,7 @@ def export_ctranslate2(
         raise FileExistsError(f"{str(path)!r} exists and is not a CTranslate2 model.")
     if isinstance(translator.model, Ensemble):
         raise ValueError("CTranslate2 has no ensembles: export a SavedModel, or one of the models.")
+    translator([])  # raises if languages are missing, or are those of single lines
     spec = transformer_spec(translator.model, max_tokens)
     config = translator.model.config
     source, target = (distinct_tokens(tokenizer.vocabulary) for tokenizer in translator.tokenizers)

@@ -128,8 +128,8 @@ def export_saved_model(
 
     Raises:
         TypeError: if the `graph` of a tokenizer is not a `tf.Module`.
-        ValueError: if `inspect` is True for a model with tokens of languages, or Keras does not
-            run on TensorFlow.
+        ValueError: if `inspect` is True for a model with tokens of languages, if a language of
+            such a model is missing, or Keras does not run on TensorFlow.
         FileExistsError: if `path` exists and is not a SavedModel.
         OSError: if it cannot be written; `path` is unchanged.
 
@@ -154,6 +154,7 @@ def export_saved_model(
     if restore_folder(path).exists() and not tf.saved_model.contains_saved_model(str(path)):
         raise FileExistsError(f"{str(path)!r} exists and is not a SavedModel.")
     _require_graphs(translator)
+    translator([])  # raises if languages are missing, or are those of single lines
     module = Signatures(translator, for_inspection=inspect)
     # The log would name the temporary folder.
     logger = tf.get_logger()

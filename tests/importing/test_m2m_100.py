@@ -320,7 +320,7 @@ def test_codes_that_people_type_find_the_language_or_are_refused(code, expected)
         assert find_language(code, "target_language", ids) == expected
 
 
-def test_wrong_languages_are_one_error(imported):
+def test_wrong_languages_are_one_error(imported, tmp_path):
     _, _, _, translator, run = imported
     for options, said in (
         ({"target_language": "xx"}, "`target_language` must be a language of the model"),
@@ -331,8 +331,16 @@ def test_wrong_languages_are_one_error(imported):
             translator(["one"], **options)
     with pytest.raises(TypeError, match="`target_language` must hold codes.* 7 for line 1"):
         translator(["one"], target_language=[7])
+    plain = kt.load_run(run)
+    several = {"source_language": "en", "target_language": ("de", "fr")}
+    several = kt.Translator(plain.engine, **plain.all_settings | several)
+    for export in (kt.export_saved_model, kt.export_ctranslate2):
+        with pytest.raises(ValueError, match="one for each line. Received: 2 codes, 0 lines"):
+            export(several, tmp_path / "made")
+        with pytest.raises(ValueError, match="`source_language` .* must be given"):
+            export(plain, tmp_path / "made")
     with pytest.raises(ValueError, match="`source_language` .* must be given"):
-        kt.load_run(run)(["one"])
+        plain(["one"])
     with pytest.raises(ValueError, match="`inspect` must be False"):
         kt.export_saved_model(translator, "served", inspect=True)
     pairs, tokenizer = [("one", "eins")], translator.source_tokenizer
