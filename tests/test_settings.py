@@ -87,7 +87,7 @@ MISTAKES = {
         "symbols": ("a", ["<en>"]),  # of subwords
         "model_type": ("char",),
         "normalization": ("nfd", ["nfc", "nfc"]),
-        "character_coverage": (0, 1.1),
+        "character_coverage": (0.97, 1.1),
         "protected_symbols": (1, -2),
         "files": ([], [3], ["a", "b"]),
     },

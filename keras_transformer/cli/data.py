@@ -12,6 +12,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.backend import import_backend
 from keras_transformer.cli.progress import sentence_progress
 from keras_transformer.console import console
+from keras_transformer.data.training_lines import LEAST_COVERAGE
 
 commands = typer.Typer()
 
@@ -50,14 +51,19 @@ def vocabulary(
     normalization: Annotated[str, typer.Option(help="nfc, nfkc or identity.")] = "nfc",
     character_coverage: Annotated[
         float,
-        typer.Option(help="Fraction of the characters that get a token; the others are bytes."),
+        typer.Option(
+            help="Fraction of the characters that get a token; the others are bytes.",
+            min=LEAST_COVERAGE,
+            max=1,
+        ),
     ] = 1.0,
     tags: Annotated[
         list[str] | None,
         typer.Option("--tag", help="Tag of a corpus, such as <news>. May be given several times."),
     ] = None,
     protected_symbols: Annotated[
-        int, typer.Option(help="Number of symbols that replace protected text.", min=0)
+        int,
+        typer.Option(help="Number of symbols that replace protected text, 0 or at least 2.", min=0),
     ] = 0,
 ) -> None:
     """Learn a subword vocabulary from text; for a joint one, give the files of both sides.

@@ -19,7 +19,12 @@ from keras_transformer.data.placeholders import symbols as placeholder_symbols
 from keras_transformer.data.symbol_parts import learn_characters, learn_words
 from keras_transformer.data.tokenizer_file import FUNCTIONS, read_tokenizer, write_tokenizer
 from keras_transformer.data.tokenizer_like import TokenizerLike
-from keras_transformer.data.training_lines import check_choice, training_lines
+from keras_transformer.data.training_lines import (
+    LEAST_COVERAGE,
+    check_choice,
+    check_number,
+    training_lines,
+)
 from keras_transformer.data.vocabulary import Vocabulary
 from keras_transformer.texts import checked_lines
 from keras_transformer.types import Path
@@ -158,17 +163,20 @@ class Tokenizer(TokenizerLike):
             path: path of the file to write, see `save`.
             model_type: `"bpe"`, as in the paper, or `"unigram"`.
             normalization: `"nfc"`, `"nfkc"` or `"identity"`: the rule of `normalize`.
-            character_coverage: in (0, 1]. Fraction of the text's characters that get a token; the
-                rarest characters are split into bytes. Lower it (0.9995) for Chinese or Japanese.
-            max_lines: train on a uniform random sample of at most this many lines, drawn in one
-                pass and the same each time. If there are more lines, a warning says so.
+            character_coverage: from 0.98 to 1. Fraction of the text's characters that get a token;
+                the rarest characters are split into bytes. Lower it (0.9995) for Chinese or
+                Japanese.
+            max_lines: train on a uniform random sample of at most this many lines, more than 100,
+                drawn in one pass and the same each time. If there are more lines, a warning says
+                so.
             tags: further tokens, such as `<subtitles>`. No text is split into them.
-            protected_symbols: number of symbols for protected text, see `add_placeholders`; each is
-                a token. Defaults to `0`.
+            protected_symbols: number of symbols for protected text, 0 or at least 2, see
+                `add_placeholders`; each is a token. Defaults to `0`.
 
         Raises:
             TypeError: if `lines` is not an iterable of strings.
-            ValueError: if there is no text, or `vocabulary_size` has no room for its characters.
+            ValueError: if there is no text, `vocabulary_size` has no room for its characters, or an
+                option is out of its range.
             FileExistsError: as `save`.
 
         Reference:
@@ -179,6 +187,12 @@ class Tokenizer(TokenizerLike):
 
         check_choice("model_type", model_type, ("unigram", "bpe"))
         check_choice("normalization", normalization, NORMALIZATIONS)
+        is_valid = LEAST_COVERAGE <= character_coverage <= 1
+        expected = f"from {LEAST_COVERAGE} to 1"
+        check_number("character_coverage", character_coverage, is_valid, expected)
+        check_number("max_lines", max_lines, max_lines > 100, "more than 100")
+        is_valid = protected_symbols == 0 or protected_symbols >= 2
+        check_number("protected_symbols", protected_symbols, is_valid, "0 or at least 2")
         model = train_sentencepiece(
             training_lines(lines, lambda line: prepare(line, normalization)),
             vocabulary_size,
@@ -186,7 +200,7 @@ class Tokenizer(TokenizerLike):
             max_lines,
             model_type=model_type,
             character_coverage=character_coverage,
-            control_symbols=checked_lines(tags, "tags"),
+            control_symbols=[*dict.fromkeys(checked_lines(tags, "tags"))],
             user_defined_symbols=placeholder_symbols(protected_symbols),
         )
         tokenizer = cls(*subword_parts(model))

@@ -1,15 +1,23 @@
-"""Lines of text to learn a vocabulary from, and the check of a choice. Pure Python."""
+"""Lines of text to learn a vocabulary from, and checks of choices and numbers. Pure Python."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from keras_transformer.texts import check_line, require_texts
 
+LEAST_COVERAGE = 0.98  # the least `character_coverage` that SentencePiece takes
+
 
 def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
     """Raises a `ValueError` if a value is none of the choices."""
     if value not in choices:
         raise ValueError(f"`{argument}` must be one of {choices}. Received: {argument}={value!r}")
+
+
+def check_number(argument: str, value: Any, is_valid: bool, expected: str) -> None:
+    """Raises a `ValueError` that says what a number must be, unless it is valid."""
+    if not is_valid:
+        raise ValueError(f"`{argument}` must be {expected}. Received: {argument}={value!r}")
 
 
 def training_lines(lines: Iterable[str], read: Callable[[str], Any]) -> Iterator[Any]:

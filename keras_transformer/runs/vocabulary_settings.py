@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_transformer.data.pieces import NORMALIZATIONS, SYMBOL_NORMALIZATIONS
+from keras_transformer.data.training_lines import LEAST_COVERAGE
 from keras_transformer.settings import Settings, setting
 
 CHARACTERS = ("characters", "graphemes")
@@ -58,7 +59,7 @@ class VocabularySettings(Settings):
     character_coverage: float = setting(
         1.0,
         "Fraction of the text's characters that get a token; the rarest ones are written as bytes.",
-        above=0,
+        at_least=LEAST_COVERAGE,
         at_most=1,
     )
     protected_symbols: int = setting(

@@ -37,7 +37,9 @@ def test_vocabulary_warns_of_text_that_it_changes(rule):
 
 
 def test_vocabulary_has_tags_and_symbols_for_protected_text():
-    ran = vocabulary("a.en", "a.de", "--tag", "<a>", "--tag", "<b>", "--protected-symbols", 2)
+    ran = vocabulary(
+        "a.en", "a.de", "--tag", "<a>", "--tag", "<b>", "--tag", "<a>", "--protected-symbols", 2
+    )
     assert ran.exit_code == 0, ran.stderr
     tokens = Tokenizer.load("m").vocabulary
     assert {"<a>", "<b>", "⟦1⟧", "⟦2⟧"} <= {*tokens}

@@ -246,6 +246,13 @@ def train_on(*lines, size=300, **options):
         (train_on(broken_corpus()), CorpusError, "file, line 2: wrong$"),
         (train_on(["abc"], model_type="word"), ValueError, "`model_type`.*'word'"),
         (train_on(["abc"], normalization="nfd"), ValueError, "`normalization`.*'nfd'"),
+        (
+            train_on(["abc"], character_coverage=0.95),
+            ValueError,
+            "_coverage` must be from 0.98 to 1",
+        ),
+        (train_on(["abc"], max_lines=100), ValueError, "`max_lines` must be more than 100"),
+        (train_on(["abc"], protected_symbols=1), ValueError, "`protected_symbols` must be 0 or at"),
         *(
             (
                 lambda path, files=files: Tokenizer.train(files, 300, path),
