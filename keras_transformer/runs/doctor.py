@@ -129,7 +129,7 @@ class _Checks:
 
     def __init__(self, recipe, data_folder, run_folder, scratch, timeout):
         self.recipe, self.timeout, self.preparation = recipe, timeout, 0.0
-        self.folders = data_folder, scratch
+        self.folders = Path(data_folder), scratch
         self.disk_folder = Path(run_folder or ".").absolute()
         # For the checks that train nothing: with one device, no missing worker can block them.
         training = replace(recipe.training, distribution="single", devices=None)

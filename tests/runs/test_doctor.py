@@ -180,7 +180,7 @@ def test_file_without_a_vocabulary_of_ours_fails_vocabulary(name, words, folder,
     proto.trainer_spec.bos_id = 5000
     (tmp_path / "a.model").write_bytes(proto.SerializeToString())
     shutil.copy(folder / "train.tsv", tmp_path)
-    passed, details = verdicts(recipe(vocabulary={"files": [name]}), tmp_path)
+    passed, details = verdicts(recipe(vocabulary={"files": [name]}), str(tmp_path))
     assert passed == only_fails("vocabulary", not_run=["data", "memory", "learning", "disk"])
     assert all(word in details["vocabulary"] for word in words)
 
