@@ -4,6 +4,7 @@ Pure Python, so that errors in a recipe appear before TensorFlow is imported.
 """
 
 import contextlib
+import glob
 import os
 import re
 import warnings
@@ -99,7 +100,8 @@ class CorpusSettings(ReadOptions):
             if split := getattr(self, name):
                 pairs = draw(split, self.size or 0, self.seed)
                 return Corpus(split, pairs, int(self.weight), self.tag, self.languages)
-        paths = [str(Path(folder) / p) for p in (self.file, self.source, self.target) if p]
+        names = [n for n in (self.file, self.source, self.target) if n is not None]
+        paths = [_pattern(folder, name) for name in names]
         options = {option.name: getattr(self, option.name) for option in fields(ReadOptions)}
         files = read_parallel(*paths, **options)
         return Corpus(repr(files), files, int(self.weight), self.tag, self.languages)
@@ -391,6 +393,12 @@ class Recipe(Settings):
             sizes["tie_embeddings"] = "decoder"
             sizes["source_vocabulary_size"] = source_vocabulary_size or vocabulary_size
         return TransformerConfig.from_dict(sizes | overrides)
+
+
+def _pattern(folder, name):
+    """Returns a path or glob relative to a folder, whose own name is no pattern."""
+    path = Path(folder, name)
+    return str(path if path.exists() else Path(glob.escape(str(folder)), name))
 
 
 def _shown(value):

@@ -7,7 +7,12 @@ import jsonschema
 import pytest
 import yaml
 
-from keras_transformer.runs.recipe import Recipe, packaged_recipes, recipe_text
+from keras_transformer.runs.recipe import (
+    DataSettings,
+    Recipe,
+    packaged_recipes,
+    recipe_text,
+)
 from keras_transformer.runs.recipe_schema import recipe_schema
 from keras_transformer.runs.training_settings import TrainingSettings
 from keras_transformer.settings import read_yaml
@@ -123,6 +128,20 @@ def test_one_path_is_a_list_of_one(file, change):
 )
 def test_languages_are_those_at_the_ends_of_two_files(files, codes):
     assert recipe(data=DATA | {"train": files}).data.languages() == codes
+
+
+def test_only_the_paths_of_a_recipe_are_globs_not_the_folder_of_the_data(tmp_path):
+    for folder, text in (("data [12]", "right"), ("data 1", "wrong")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a [x].tsv").write_text(f"{text}\t{text}\n")
+    for name in ("a [x].tsv", "*.tsv"):
+        pairs = DataSettings(train=name).pairs("train", tmp_path / "data [12]")
+        assert list(pairs) == [("right", "right")]
+    (tmp_path / "data 1" / "b.tsv").write_text("wrong\twrong\n")
+    with pytest.raises(FileNotFoundError):
+        DataSettings(train="b.tsv").pairs("train", tmp_path / "data [12]")
+    with pytest.raises(IsADirectoryError):
+        DataSettings(train="").pairs("train", tmp_path)
 
 
 def test_init_from_names_the_same_run_in_every_working_folder(tmp_path, monkeypatch):
