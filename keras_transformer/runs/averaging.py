@@ -16,7 +16,7 @@ from keras_transformer.runs.fine_tuning import base_of, merged_arrays, set_weigh
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.identity import check_base
 from keras_transformer.runs.load import take_weights
-from keras_transformer.training.best_epoch import monitor_mode
+from keras_transformer.training.best_epoch import monitor_mode, ranked
 from keras_transformer.training.model_state import (
     TRAINED,
     model_state,
@@ -42,7 +42,8 @@ def average_run(run_folder: Path, output: Path, last: int = 5, best: int = 0) ->
         paths of the averaged checkpoints: the newest first; with `best`, the best first.
 
     Raises:
-        ValueError: if `last` or `best` is too small, or the run keeps fewer checkpoints.
+        ValueError: if `last` or `best` is too small, or the run keeps fewer checkpoints, or not
+            those of its best epochs.
 
     Reference:
         [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 6.1.
@@ -60,6 +61,7 @@ def average_run(run_folder: Path, output: Path, last: int = 5, best: int = 0) ->
             f"The run keeps only {len(paths)} checkpoints to average: lower `last` or `best`, or "
             f"train with a larger `keep_last` or `keep_best`. Received: last={last}, best={best}"
         )
+    _require_best(paths[:best], run.history(), recipe.monitor)
     model = load_model(run.model_file)
     base = base_of(recipe.training)
     if base is not None:
@@ -70,6 +72,25 @@ def average_run(run_folder: Path, output: Path, last: int = 5, best: int = 0) ->
     if pathlib.Path(output).resolve() == run.averaged_file.resolve():
         run.add_owned_files(run.averaged_file.name)
     return paths
+
+
+def _require_best(paths, history, monitor):
+    """Raises a `ValueError` unless some checkpoints are those of the best epochs of a run.
+
+    Args:
+        paths: paths of the best checkpoints that the run keeps.
+        history: a row for each epoch.
+        monitor: name of the metric.
+    """
+    number = len(paths)
+    kept = {read_metadata(path)["epoch"] for path in paths}
+    best = {int(row["epoch"]) + 1 for row in ranked(history, monitor)[:number]}
+    if missing := sorted(best - kept):
+        raise ValueError(
+            f"The run keeps no checkpoint of some of its {number} best epochs: "
+            f"{', '.join(map(str, missing))}. Lower `best`, or train with a larger `keep_best`. "
+            f"Received: best={number}"
+        )
 
 
 def last_to_average(folder, number):

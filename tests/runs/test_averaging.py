@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.runs.averaging import average_checkpoints, last_to_average
+from keras_transformer.runs.averaging import average_checkpoints, average_run, last_to_average
 from keras_transformer.runs.checkpoint_folder import CheckpointFolder
+from keras_transformer.runs.folder import RunFolder
 from tests.builders import assert_same_arrays, normal
 from tests.examples import examples
+from tests.runs import tiny_run
 
 
 def consecutive(steps, distance):
@@ -63,6 +65,21 @@ def test_unequally_spaced_updates_are_not_averaged(tmp_path):
     names = [path.name[-7:-4] for path in last_to_average(folder, 3)]
     assert names == ["600", "500", "400"]
     assert [path.name[-7:-4] for path in last_to_average(folder, 4)] == ["450"]
+
+
+def test_best_epochs_whose_checkpoints_are_deleted_are_no_average_of_others(tmp_path):
+    """The folder keeps the best epoch, which is the second one, and the last two."""
+    run = RunFolder(tmp_path)
+    run.recipe_file.write_text(tiny_run.recipe().to_yaml(), "utf-8")
+    run.model_file.touch()
+    folder = CheckpointFolder(run.checkpoints, keep_last=2, keep_best=1)
+    history = [{"epoch": n, "val_loss": loss} for n, loss in enumerate([5.0, 1.0, 2.0, 9.0, 8.0])]
+    for row in history:
+        epoch = row["epoch"] + 1
+        folder.save(10 * epoch, {}, {"epoch": epoch}, row["val_loss"], ["epoch"])
+    run.write_history(history)
+    with pytest.raises(ValueError, match="of its 2 best epochs: 3. .*larger `keep_best`"):
+        average_run(tmp_path, tmp_path / "mean.keras", best=2)
 
 
 def test_average_is_the_mean_of_floats_and_the_newest_of_others(tmp_path):
