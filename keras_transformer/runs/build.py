@@ -87,9 +87,13 @@ def _train_tokenizers(recipe, data_folder, files):
 
 
 def find_tokenizers(recipe, data_folder, run, scratch):
-    """Returns the tokenizers of a run. If it has none yet, makes them in the folder `scratch`."""
+    """Returns the tokenizers of a run; those of the recipe if the run has none, or another recipe.
+
+    The latter are made in the folder `scratch`, as `train` makes them.
+    """
     files = run.tokenizer_files(recipe.vocabulary.joint)
-    if not all(file.is_file() for file in (run.recipe_file, *files)):
+    is_complete = all(file.is_file() for file in (run.recipe_file, *files))
+    if not is_complete or recipe.conflicts(run.recipe()):
         new_files = run.new_tokenizer_files(recipe.vocabulary.joint)
         files = [pathlib.Path(scratch, file.name) for file in new_files]
         make_tokenizers(recipe, data_folder, files)

@@ -11,12 +11,14 @@ from keras_transformer import number_names
 from keras_transformer.runs.build import (
     build_model,
     build_stream,
+    find_tokenizers,
     load_tokenizers,
     make_tokenizers,
 )
 from keras_transformer.runs.folder import RunFolder
 from keras_transformer.runs.recipe import Recipe
 from keras_transformer.runs.training_settings import TrainingSettings
+from keras_transformer.runs.vocabulary_settings import VocabularySettings
 from keras_transformer.training.distribution import get_strategy
 from tests.builders import learned_tokenizer
 from tests.runs.tiny_run import recipe
@@ -121,6 +123,17 @@ def test_only_training_batches_have_noise(tokenizers):
         for setting in ("word_dropout", "subword_regularization"):
             for side, token_ids in inputs_of(split, **{setting: 0.3}).items():
                 assert np.array_equal(usual[side], token_ids) != is_noisy, (setting, side)
+
+
+def test_tokenizers_of_a_run_are_taken_unless_it_is_of_another_recipe(tokenizers, tmp_path):
+    run = RunFolder(tmp_path / "run")
+    tokenizers[0].save(run.tokenizer_files(joint=True)[0])
+    run.recipe_file.write_text(recipe().to_yaml(), "utf-8")
+    scratch = tmp_path / "scratch"
+    assert find_tokenizers(recipe(epochs=9), ".", run, scratch)[0].vocabulary_size == 330
+    assert not scratch.exists()
+    larger = dataclasses.replace(recipe(), vocabulary=VocabularySettings(size=340))
+    assert find_tokenizers(larger, ".", run, scratch)[0].vocabulary_size == 340
 
 
 @pytest.mark.parametrize(
