@@ -32,4 +32,5 @@ def write_tokenizers(folder: Path, tokenizers: tuple[TokenizerLike, TokenizerLik
         else:
             write_tokenizer(folder / name, tokenizer)
     if any(map(has_file, tokenizers)):
-        shutil.copy(pieces.__file__, folder / CODE)
+        # Without its mode: the package may be installed read-only.
+        shutil.copyfile(pieces.__file__, folder / CODE)

@@ -9,6 +9,8 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import load_translator
+from keras_transformer.data import pieces
+from keras_transformer.export.folder_tokenizers import CODE, write_tokenizers
 from tests.builders import randomize
 
 pytest.importorskip("ctranslate2")
@@ -91,3 +93,17 @@ def test_ctranslate2_gives_the_same_texts(translator, tmp_path):
     source = translator.source_tokenizer
     assert rows == [[source.vocabulary[i] for i in row] for row in source.encode(lines)]
     assert texts == source.decode(source.encode(lines))
+
+
+def test_code_of_a_read_only_package_is_written_like_every_file(tmp_path, monkeypatch):
+    """A file that its owner may not write could not be flushed to the disk."""
+    code, folder = tmp_path / "code.py", tmp_path / "folder"
+    code.write_text("the code", "utf-8")
+    code.chmod(0o444)
+    monkeypatch.setattr(pieces, "__file__", str(code))
+    folder.mkdir()
+    tokenizer = kt.Tokenizer.characters([*"abc"])
+    write_tokenizers(folder, (tokenizer, tokenizer))
+    modes = {file.name: file.stat().st_mode for file in folder.iterdir()}
+    assert modes[CODE] == modes["tokenizer.json"]
+    assert (folder / CODE).read_text("utf-8") == "the code"
