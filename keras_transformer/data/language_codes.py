@@ -58,7 +58,9 @@ def closest_language(code: str, language_ids: Mapping[str, int], max_distance: i
         if wanted.language is None:  # such as `und`, whose closest match is English
             return None
         codes = {parsed(known).to_tag(): known for known in language_ids}
-        tag, _ = langcodes.closest_match(code, [*codes], max_distance=max_distance)
+        # Of equally close ones, the first is taken: `tw`, Twi, is as close to `ak`, Akan.
+        tags = sorted(codes, key=lambda tag: parsed(tag).language != wanted.language)
+        tag, _ = langcodes.closest_match(code, tags, max_distance=max_distance)
         # A script in the code must be that of the language; the distance alone may allow others.
         script = wanted.script
         if tag in codes and script in (None, parsed(tag).maximize().script):

@@ -308,6 +308,7 @@ def test_evaluate_prints_a_row_for_each_direction(imported, tmp_path):
     [
         ("de", "deu_Latn"), ("de-DE", "deu_Latn"), ("deu", "deu_Latn"), ("EN_us", "eng_Latn"),
         ("zh-Hans", "zho_Hans"), ("zh-TW", "zho_Hant"), ("fa", "pes_Arab"), ("no", "nob_Latn"),
+        ("ak", "aka_Latn"), ("tw", "twi_Latn"), ("twi", "twi_Latn"),
         ("sr-Latn", None), ("tyv", None), ("German", None), ("", None), ("und", None),
     ],
 )  # fmt: skip
