@@ -83,15 +83,22 @@ class CompositeLayer(PartsInConfig):
         if gain != 1:
             initializer = keras.initializers.get(options["kernel_initializer"])
             options["kernel_initializer"] = lambda shape, dtype: initializer(shape, dtype) * gain
-        return Projection(units, activation, **options, dtype=self.dtype_policy, name=name)
+        return Projection(units, activation, **options, **self._shared(name))
 
     def _dropout(self, rate):
         return Dropout(rate, seed=self.seed, dtype=self.dtype_policy, name="dropout")
 
     def _part(self, layer_class, name, *args, **kwargs):
         """Returns a composite layer, to be a part of this one, with the same options."""
-        shared = {"seed": part_seed(self.seed, name), "dtype": self.dtype_policy, "name": name}
+        shared = {"seed": part_seed(self.seed, name), **self._shared(name)}
         return layer_class(*args, **kwargs, **self._options_for(name), **shared)
+
+    def _shared(self, name):
+        """Returns the arguments that the part with this name has in common with this layer.
+
+        When a layer is frozen, Keras freezes the parts that it has, not those that it makes later.
+        """
+        return {"trainable": self.trainable, "dtype": self.dtype_policy, "name": name}
 
 
 class Projection(keras.layers.Dense):

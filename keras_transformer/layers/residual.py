@@ -56,9 +56,8 @@ class Residual(keras.layers.Layer):
         self.dropout = dropout
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
-        self.layer_norm = LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
-        )
+        shared = {"trainable": self.trainable, "dtype": self.dtype_policy, "name": "layer_norm"}
+        self.layer_norm = LayerNormalization(epsilon=layer_norm_epsilon, **shared)
         self.dropout_layer = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
 
     def build(self, inputs_shape, sublayer_outputs_shape=None):

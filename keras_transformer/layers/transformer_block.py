@@ -115,8 +115,7 @@ class TransformerBlock(CompositeLayer):
             normalize_first=self.normalize_first,
             layer_norm_epsilon=self.layer_norm_epsilon,
             seed=part_seed(self.seed, name),
-            dtype=self.dtype_policy,
-            name=name,
+            **self._shared(name),
         )
 
     def get_config(self) -> dict[str, Any]:

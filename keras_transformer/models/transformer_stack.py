@@ -39,13 +39,14 @@ class TransformerStack(PartsInConfig):
         self.embedding = embedding
         self.dropout_layer = Dropout(config.dropout, dtype=self.dtype_policy, name="dropout")
         arguments = arguments_of(TransformerBlock, config)
+        shared = {"trainable": self.trainable, "dtype": self.dtype_policy}
         self.blocks = [
-            self.block_class(**arguments, dtype=self.dtype_policy, name=f"block_{index}")
+            self.block_class(**arguments, **shared, name=f"block_{index}")
             for index in range(getattr(config, self.num_blocks_field))
         ]
         if config.normalize_first:
             self.layer_norm = LayerNormalization(
-                epsilon=config.layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
+                epsilon=config.layer_norm_epsilon, **shared, name="layer_norm"
             )
 
     def _build(self, *block_shapes):

@@ -103,3 +103,15 @@ def test_dropout_repeats_with_the_seed(layer_class, config, inputs):
 def test_numpy_integers_become_json(layer_class, config, inputs):
     numbers = {name: np.int64(value) for name, value in config.items()} | {"seed": np.int32(4)}
     assert json.loads(json.dumps(layer_class(**numbers).get_config()))["seed"] == 4
+
+
+@EVERY
+def test_layer_that_is_frozen_before_it_is_built_is_frozen_in_a_model(layer_class, config, inputs):
+    by_argument, by_attribute = layer_class(**config, trainable=False), layer_class(**config)
+    by_attribute.trainable = False
+    for layer in (by_argument, by_attribute):
+        symbols = [keras.Input(x.shape[1:]) for _ in range(inputs)]
+        model = keras.Model(symbols, layer(*symbols))
+        assert model.trainable_weights == []
+        layer.trainable = True
+        assert len(model.trainable_weights) == len(model.weights) > 0

@@ -185,6 +185,19 @@ def test_from_config_leaves_the_config_as_it_is(make):
             assert json.dumps(each, default=str) == before
 
 
+def test_model_that_is_made_frozen_is_frozen_in_a_larger_one():
+    """And so are stacks, but for the embedding, which is made before."""
+    sizes = {"hidden_dim": D, "num_layers": 1, "normalize_first": True, **SIZES}
+    config = TransformerConfig(vocabulary_size=V, **sizes)
+    symbols = [keras.Input((None,), dtype="int32") for _ in range(2)]
+    frozen = Transformer(config, trainable=False)
+    assert keras.Model(symbols, frozen(symbols)).trainable_weights == []
+    shared = layers.PositionalEmbedding(V, D)
+    encoder = TransformerEncoder(config, shared, trainable=False)
+    model = keras.Model(symbols[0], encoder(symbols[0]))
+    assert [w.path for w in model.trainable_weights] == [w.path for w in shared.weights]
+
+
 KEPT = {
     "deepcopy": lambda model, path: copy.deepcopy(model),
     "pickle": lambda model, path: pickle.loads(pickle.dumps(model)),
