@@ -160,8 +160,9 @@ def print_times(folder, path, python):
 
 if __name__ == "__main__":
     arguments = parse()
+    if arguments.lines:  # before TensorFlow starts its threads, which keep their cores
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for name in arguments.folders:
         print_comparison(name, arguments.texts)
         if arguments.lines:
-            os.sched_setaffinity(0, {0})
             print_times(name, arguments.lines, arguments.marian)
