@@ -13,7 +13,7 @@ from keras_transformer.data.pipeline import BatchStream
 from keras_transformer.data.placeholders import count_symbols
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.tokenizer_like import splits_by_language
-from keras_transformer.decoding.languages import split_tag
+from keras_transformer.decoding.languages import split_tag, tag_lines
 from keras_transformer.decoding.lines import learned_positions
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.fine_tuning import adapt
@@ -210,7 +210,8 @@ def build_stream(recipe, data_folder, tokenizers, split, run, print_fn=lambda li
 def translation_sample(recipe, data_folder, tokenizers):
     """Returns the first validation pairs, and the codes of the languages of each.
 
-    The codes are `None` if the tokenizers have no tokens of languages.
+    The codes are `None` if the tokenizers have no tokens of languages. Raises a `ValueError` if a
+    source begins with the tag of another language than that of `search`: no epoch is trained then.
     """
     pairs = recipe.data.pairs("validation", data_folder)
     codes = [recipe.search.get(name) for name in LANGUAGES]
@@ -218,6 +219,8 @@ def translation_sample(recipe, data_folder, tokenizers):
     for pair in itertools.islice(pairs, recipe.training.translation_sample):
         sample.append(pair)
         languages.append(pairs.parts[pairs.part].languages or codes)
+    if tokenizers[0].languages:
+        tag_lines([source for source, _ in sample], codes[1], tokenizers[0].languages)
     return sample, languages if tokenizers[0].language_ids else None
 
 

@@ -15,7 +15,7 @@ from keras_transformer.decoding.long_lines import LineCutter
 from keras_transformer.importing.files import read_vocabulary
 from keras_transformer.importing.importer import read_model_folder
 from keras_transformer.importing.marian_hub import arithmetic_of
-from keras_transformer.runs.build import pairs_of
+from keras_transformer.runs.build import pairs_of, translation_sample
 from keras_transformer.runs.folder import RunFolder
 from tests.cli.small_run import cli, succeed
 from tests.importing import opus_models
@@ -379,6 +379,16 @@ def test_sources_of_a_known_language_are_trained_on_only_with_its_tag(run, tmp_p
         assert read(tagged | languages, search) == 1
         with pytest.raises(ValueError, match="`train` must begin with the tag .* as >>deu<<"):
             read(plain | languages, search)
+    values = recipe.to_dict() | {"data": {"train": tagged, "validation": tagged}}
+    values["training"] |= {"translation_sample": 1}
+
+    def sample(code):
+        searched = kt.runs.Recipe.from_dict(values | {"search": {"target_language": code}})
+        return translation_sample(searched, tmp_path, tokenizers)[0]
+
+    assert sample("fra") == [(">>fra<< one", "un")]
+    with pytest.raises(ValueError, match="`target_language`, >>deu<<.* begins with >>fra<<"):
+        sample("deu")
 
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz äöüß ,-0123☃😀>< ▁\t\u2028éﬁ"
