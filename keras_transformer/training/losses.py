@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+# Arrays of JAX do not carry the mask as an attribute.
+from keras.src.backend.common.masking import get_keras_mask
+
 from keras_transformer.types import Tensor
 
 # Logit of a class with probability 0. Finite, because 0 * inf is NaN.
@@ -87,8 +90,13 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         weights = token_weights(y_true, self.ignore_class, sample_weight)
         if self.reduction in ("mean", "sum_over_batch_size"):
             # Divide by the labels that are not ignored, as Keras's losses with `ignore_class` do.
-            is_counted = token_weights(y_true, self.ignore_class)
-            weights = ops.divide_no_nan(weights, ops.mean(is_counted))
+            # Keras itself divides by the labels that a mask of the logits leaves.
+            mask = get_keras_mask(y_pred)
+            is_counted = token_weights(y_true, self.ignore_class, mask)
+            share = ops.mean(is_counted)
+            if mask is not None:
+                share = ops.divide_no_nan(share, ops.mean(ops.cast(mask, "float32")))
+            weights = ops.divide_no_nan(weights, share)
         # Labels with weight 0 may be outside the vocabulary.
         y_true = ops.where(ops.equal(weights, 0), 0, y_true)
         return super().__call__(y_true, y_pred, sample_weight=weights)

@@ -32,9 +32,13 @@ def test_loss_per_token_is_the_cross_entropy_with_the_smoothed_label(smoothing):
     np.testing.assert_allclose(losses, smoothed_cross_entropy(labels, logits, smoothing), rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("reduction", ["sum", "mean", "mean_with_sample_weight"])
-def test_loss_without_smoothing_is_that_of_keras_for_every_reduction(reduction):
+def test_loss_without_smoothing_is_that_of_keras_for_every_reduction(reduction, is_masked):
     labels, logits = random_batch()
+    if is_masked:  # the mask hides labels that are ignored and others
+        logits[:2, 2:] = 0
+        logits = keras.layers.Masking()(logits)
     options = {"ignore_class": 0, "reduction": reduction}
     ours = SmoothedCrossEntropy(0.0, **options)
     theirs = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
