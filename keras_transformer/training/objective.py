@@ -290,9 +290,9 @@ def _fused_loss_sum(model, rows, training, passes):
         model.output_kernel, model.output_bias, model.excluded_token_id, model.trains_output
     )
     num_classes, width = head.kernel.shape
-    if keras.config.backend() == "tensorflow":
-        _check_labels(tokens.labels, num_classes)
     weights = token_weights(tokens.labels, traits.ignore_class, tokens.sample_weight)
+    if keras.config.backend() == "tensorflow":
+        _check_labels(ops.where(ops.equal(weights, 0), 0, tokens.labels), num_classes)
     total, scores = linear_cross_entropy(
         ops.reshape(tokens.hidden, (-1, width)),
         head,
