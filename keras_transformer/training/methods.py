@@ -216,6 +216,8 @@ class TrainingStep(Base):
     predict = of_present_weights("predict")
     # Called by `keras.saving.save_model` and `save_weights`, and by `pickle`.
     save_own_variables = of_present_weights("save_own_variables")
+    # Called by `load_weights`. On JAX, the state of the update would replace the loaded weights.
+    load_own_variables = of_present_weights("load_own_variables")
 
     def prepare_training(self) -> None:
         """Called before `fit` and `train_on_batch`. A subclass may override it to set weights."""

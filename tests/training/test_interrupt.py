@@ -105,3 +105,16 @@ def test_error_of_a_batch_leaves_the_weights_of_the_batch_before(method):
         getattr(model, method)(TOKENS, LABELS[:3])
     keras.tree.map_structure(np.testing.assert_array_equal, state_of(model), before)
     model.train_on_batch(TOKENS, LABELS)
+
+
+def test_weights_that_a_callback_loads_after_a_batch_stay(tmp_path):
+    """The callback has the model from elsewhere: `self.model` would fetch the weights."""
+    model = tagger(Bell())
+    model.train_on_batch(TOKENS, LABELS)
+    model.save_weights(tmp_path / "model.weights.h5")
+    weights = to_numpy(model.weights)
+    loader = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: model.load_weights(tmp_path / "model.weights.h5")
+    )
+    model.fit(TOKENS, LABELS, verbose=0, callbacks=[loader])
+    keras.tree.map_structure(np.testing.assert_array_equal, to_numpy(model.weights), weights)
