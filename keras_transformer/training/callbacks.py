@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-from keras.optimizers.schedules import LearningRateSchedule
 
 from keras_transformer.training.best_epoch import best_epoch, monitor_mode
 from keras_transformer.training.model_state import save_model
@@ -18,15 +17,15 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback], optimizer: An
     Keras would fail only at the end of an epoch, or not at all.
 
     Raises:
-        ValueError: if a callback sets the learning rate but a schedule does too, if a callback
-            needs averages of the weights and the optimizer keeps none, or if one would save
-            averages in place of the weights.
+        ValueError: if a callback sets the learning rate but a schedule or a function does too, if a
+            callback needs averages of the weights and the optimizer keeps none, or if one would
+            save averages in place of the weights.
     """
     inner = without_loss_scaling(optimizer)
     optimizers = getattr(inner, "optimizers", [inner])  # a `MultiOptimizer` has several
     schedules, has_averages = [], False
     for part in optimizers:
-        if isinstance(part._learning_rate, LearningRateSchedule):
+        if not isinstance(part._learning_rate, keras.Variable):  # a schedule or a function
             schedules.append(part._learning_rate)
         has_averages |= part.use_ema
     for callback in callbacks:

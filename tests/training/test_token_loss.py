@@ -134,6 +134,11 @@ REFUSED = [
         called(callbacks.LearningRateScheduler(lambda epoch: 0.1)),
         f"`LearningRateScheduler` {RATE}",
     ),
+    (
+        {"optimizer": SGD(lambda: 0.1)},
+        called(callbacks.ReduceLROnPlateau("loss")),
+        "`ReduceLROnPlateau` sets the learning rate.*Received: learning_rate=function",
+    ),
     ({}, called(callbacks.SwapEMAWeights()), "`SwapEMAWeights` needs.*use_ema=False"),
     ({}, called(AveragedWeights()), "`AveragedWeights` needs.*use_ema=False"),
     (
