@@ -77,16 +77,16 @@ def tag_ids(pairs: Pairs, tokenizer: TokenizerLike) -> list[int]:
     """Returns the token id of each corpus's tag, -1 if it has no tag. Reads no pair.
 
     Raises:
-        ValueError: if a tag is not a token of the vocabulary.
+        ValueError: if a tag is not a token of the vocabulary, unless its corpus has the weight 0.
     """
-    tags = [part.tag for part in pairs.parts]
+    parts = pairs.parts
     ids = {token: token_id for token_id, token in enumerate(tokenizer.vocabulary)}
-    if missing := [tag for tag in tags if tag and tag not in ids]:
+    if missing := [p.tag for p in parts if p.tag and p.weight and p.tag not in ids]:
         raise ValueError(
             "`tag` must be one token of the vocabulary: train a vocabulary for these corpora, or "
             f"`keras-transformer vocabulary --tag`. Received: tag={missing[0]!r}"
         )
-    return [ids[tag] if tag else -1 for tag in tags]
+    return [ids.get(part.tag, -1) if part.tag else -1 for part in parts]
 
 
 def plan_batches(

@@ -10,6 +10,7 @@ from keras_transformer.texts import COMPRESSED
 # The arguments and settings that hold such codes.
 LANGUAGES = "source_language", "target_language"
 SAME_LANGUAGE = 5  # codes that are at most this far apart, by `langcodes`, name one language
+NO_TOKEN = -1  # in place of the language token of a corpus that is not read
 # The code at the end of a file name, before a suffix of compression if there is one.
 _CODE = re.compile(rf"\.([a-z]{{2,3}})({'|'.join(map(re.escape, COMPRESSED))})?$")
 _NO_CODES = {".src", ".tgt", ".txt", ".tok", ".bpe", *COMPRESSED}
@@ -90,6 +91,7 @@ def ids_of_parts(
     Args:
         language_ids: those of the tokenizer.
         parts: the `Corpus` of each part. Empty: the pairs are one part, which states no languages.
+            The languages of a part of weight 0 need not be those of the tokenizer.
         codes: codes of source and target for the parts that state none; `None` if not given.
 
     Raises:
@@ -111,5 +113,12 @@ def ids_of_parts(
             )
         return language_ids[find_language(code, name, language_ids)]
 
-    codes_of_parts = [part.languages or codes for part in parts] or [codes]
-    return [list(map(token_of, LANGUAGES, part_codes)) for part_codes in codes_of_parts]
+    def tokens_of(part):
+        try:
+            return list(map(token_of, LANGUAGES, part.languages or codes))
+        except ValueError:
+            if part.weight:
+                raise
+            return [NO_TOKEN, NO_TOKEN]
+
+    return list(map(tokens_of, parts)) or [list(map(token_of, LANGUAGES, codes))]

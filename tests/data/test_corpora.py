@@ -211,6 +211,17 @@ def test_tag_that_the_vocabulary_lacks_is_named(tokenizer):
         tokenizer.with_tag("<c>")
 
 
+def test_tag_and_languages_of_a_corpus_of_weight_0_need_no_tokens(tokenizer):
+    spoken = tokenizer.with_language("eng", "__eng__").with_language("deu", "__deu__")
+    read = Corpus("a", PAIRS, languages=["eng", "deu"])
+    for left_out in (Corpus("b", PAIRS, 0, "<c>", ["eng", "fra"]), Corpus("b", PAIRS, 0)):
+        stream = BatchStream(Corpora([left_out, read]), spoken, batch_sentences=9, shapes=None)
+        assert stream.report.pairs_read == len(PAIRS)
+        (rows,) = stream.batches(0)
+        first = stream.arrays(rows)[0]["encoder_token_ids"][:, 0]
+        assert {*first.tolist()} == {spoken.language_ids["eng"]}
+
+
 def test_tokenizer_puts_its_tag_in_front_and_reads_it_in_no_text(tokenizer):
     tagged = tokenizer.with_tag("<a>")
     texts = ["", "one <a> two", "<a>", "eins"]
