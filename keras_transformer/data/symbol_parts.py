@@ -76,11 +76,17 @@ def _without_symbols(kind, normalization):
 
 def _learn(kind: str, lines: Any, read: Callable, size: int | None, normalization: str) -> Parts:
     """Returns the parts for the most frequent symbols of lines; `read` gives those of a line."""
+    least = len(SymbolPieces.special) + 1
+    if size is not None and size < least:
+        raise ValueError(
+            f"`vocabulary_size` must be at least {least}: special tokens and a symbol. Received: "
+            f"vocabulary_size={size}"
+        )
     counts: collections.Counter[str] = collections.Counter()
     for symbols in training_lines(lines, read):
         counts.update(symbols)
     ordered = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
-    limit = len(ordered) if size is None else max(1, size - len(SymbolPieces.special))
+    limit = len(ordered) if size is None else size - len(SymbolPieces.special)
     if lost := ordered[limit:]:
         number = sum(counts[symbol] for symbol in lost)
         warnings.warn(

@@ -283,7 +283,7 @@ class Tokenizer(TokenizerLike):
 
         Raises:
             TypeError: if `lines` is not an iterable of strings.
-            ValueError: if there is no symbol.
+            ValueError: if there is no symbol, or `vocabulary_size` has no room for one.
 
         Example:
 

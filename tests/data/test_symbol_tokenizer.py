@@ -115,6 +115,7 @@ def test_rare_symbols_are_left_out_with_a_warning(path):
     [
         (lambda: Tokenizer.words([" "]), "a line of text"),
         (lambda: Tokenizer.words("a b"), "iterable of strings"),
+        (lambda: Tokenizer.words(["a b"], vocabulary_size=4), "at least 5.*Received: .*=4"),
         (lambda: Tokenizer.characters(["a"], normalization="nfkc"), "'nfc', 'nfd', 'id.*'nfkc'"),
         (lambda: symbol_parts("characters", ["a", "a"], "nfc"), "different.*'a'"),
         (lambda: symbol_parts("characters", ["\xe9"], "nfd"), "form of `normalization`"),
