@@ -45,7 +45,7 @@ class Comparison:
         score: float, score of the system.
         baseline: float, score of the baseline.
         p_value: float: how probable a difference of at least this size is by chance alone. Below
-            0.05, a difference is usually taken to be real.
+            0.05, a difference is usually taken to be real. 1 for a single line, which shows nothing.
         signature: sacreBLEU's signature, with the number of samples.
         name: name of the score.
         more_is_better: whether the higher score is the better one.
@@ -182,12 +182,13 @@ def paired_bootstrap(
     signatures, scores = PairedTest(systems, scorers, streams, test_type="bs")()
     ((name, signature),) = signatures.items()
     baseline_score, system_score = scores[name]
-    # For equal scores, sacreBLEU returns a p-value near 0.
-    is_equal = system_score.score == baseline_score.score
+    # For equal scores, and for one line, of which all samples are equal, sacreBLEU returns a p-value
+    # near 0.
+    is_unknown = system_score.score == baseline_score.score or len(translations) == 1
     return Comparison(
         score=system_score.score,
         baseline=baseline_score.score,
-        p_value=1.0 if is_equal else system_score.p_value,
+        p_value=1.0 if is_unknown else system_score.p_value,
         signature=str(signature),
         name=name,
         more_is_better=METRICS[metric].more_is_better,

@@ -201,6 +201,8 @@ def test_bootstrap_compares_each_score(metric):
     halves = ["a b c d"] * 50 + ["e"] * 50
     by_chance = paired_bootstrap(halves, halves[::-1], ["a b c d"] * 100, metric=metric)
     assert by_chance.p_value == 1.0
+    alone = paired_bootstrap(["a b c d"], ["a b c e"], ["a b c d"], metric=metric)
+    assert alone.score != alone.baseline and alone.p_value == 1.0
 
 
 TWO = ["a", "b"]
