@@ -45,7 +45,7 @@ class Comparison:
         score: float, score of the system.
         baseline: float, score of the baseline.
         p_value: float: how probable a difference of at least this size is by chance alone. Below
-            0.05, a difference is usually taken to be real. 1 for a single line, which shows nothing.
+            0.05, a difference is usually taken to be real. A single line shows nothing: 1.
         signature: sacreBLEU's signature, with the number of samples.
         name: name of the score.
         more_is_better: whether the higher score is the better one.
@@ -182,8 +182,8 @@ def paired_bootstrap(
     signatures, scores = PairedTest(systems, scorers, streams, test_type="bs")()
     ((name, signature),) = signatures.items()
     baseline_score, system_score = scores[name]
-    # For equal scores, and for one line, of which all samples are equal, sacreBLEU returns a p-value
-    # near 0.
+    # For equal scores, and for one line, of which all samples are equal, sacreBLEU returns a
+    # p-value near 0.
     is_unknown = system_score.score == baseline_score.score or len(translations) == 1
     return Comparison(
         score=system_score.score,
