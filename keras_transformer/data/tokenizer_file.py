@@ -6,6 +6,7 @@ Reads the files of earlier versions too.
 import codecs
 import hashlib
 import json
+import operator
 import pathlib
 from typing import Any
 
@@ -50,14 +51,19 @@ def write_tokenizer(path: Path, tokenizer: TokenizerLike, pieces: Any = None) ->
         "kind": IN_GRAPH if pieces is None else pieces.kind,
         "model": None if model is None else hashlib.sha256(model).hexdigest(),
         "rules": {} if pieces is None else pieces.rules,
-        **{name: getattr(tokenizer, name) for name in SPECIAL},
+        **{name: _plain(getattr(tokenizer, name)) for name in SPECIAL},
         "languages": [*tokenizer.languages],
-        "language_ids": dict(tokenizer.language_ids),
+        "language_ids": {code: _plain(i) for code, i in tokenizer.language_ids.items()},
         "tag": tokenizer.tag,
         "learned_from": tokenizer.learned_from,
         "vocabulary": [*tokenizer.vocabulary],
     }
     write_text(path, json.dumps(entries, ensure_ascii=False, indent=0) + "\n", unique=True)
+
+
+def _plain(token_id):
+    """Returns an id, which may be a number of NumPy, as one of Python; `None` stays `None`."""
+    return None if token_id is None else operator.index(token_id)
 
 
 def _require_no_other_model(path, model):

@@ -4,6 +4,7 @@ The reference is SentencePiece's own processor. Those of KerasHub are in another
 """
 
 import functools
+import json
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tokenizer_agreement import train_sentencepiece
 import keras_transformer as kt
 from keras_transformer.data import SentencePieces, Tokenizer, TokenizerLike
 from keras_transformer.data.pieces import load_pieces
+from keras_transformer.data.tokenizer_file import write_tokenizer
 from tests.importing import opus_models
 
 PAIRS = kt.number_names(size=200)
@@ -143,6 +145,15 @@ def test_ids_that_are_none_of_the_vocabulary_are_refused(rows, error, named):
     tokenizer = type("Wrong", (Characters,), {"encode": lambda self, texts: rows})()
     with pytest.raises(error, match=f"^`Wrong.encode` {named}"):
         kt.make_dataset([("a", "b")] * 2, tokenizer, batch_sentences=9)
+
+
+def test_ids_of_numpy_are_written_as_numbers(tmp_path):
+    """As in the folder of a SavedModel, which has a file of the vocabulary."""
+    members = {"end_token_id": np.int64(2), "language_ids": {"eng_Latn": np.int32(5)}}
+    write_tokenizer(tmp_path / "t.json", type("Numbered", (Characters,), members)())
+    entries = json.loads((tmp_path / "t.json").read_text("utf-8"))
+    found = [entries[name] for name in ("pad_token_id", "end_token_id", "unk_token_id")]
+    assert found == [0, 2, None] and entries["language_ids"] == {"eng_Latn": 5}
 
 
 @pytest.fixture(scope="module")
