@@ -52,7 +52,8 @@ class Trainer:
         run_folder: path of the run's folder, made if it is missing. All workers must see the same
             folder.
         print_fn: called with a line of text for the user.
-        resume: `False`: delete the run in the folder and start again. Defaults to `True`.
+        resume: `False`: delete the run in the folder and start again, in the first call of `train`.
+            Defaults to `True`.
 
     Raises:
         ValueError: if the folder holds a run of another recipe or is not a run folder, the
@@ -197,6 +198,7 @@ class Trainer:
         # Barrier: change the folder only after all workers are ready.
         workers.sum_over_workers(self.strategy, 0.0)
         self._on_chief(lambda: self._write_start(is_reported, keeper.best()))
+        self.resume = True  # an interrupted start goes on in the next call
         if not is_trained:
             self._fit(model, stream, validation, callbacks)
         if training.average is not None and not is_reported:

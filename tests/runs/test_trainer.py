@@ -89,6 +89,19 @@ def test_run_of_another_recipe_is_rejected_unless_replaced(copy):
     }
 
 
+@pytest.mark.long
+def test_interrupted_start_with_no_resume_goes_on_in_a_second_call(tmp_path):
+    stop = tiny_run.AtUpdate(3, lambda: signal.raise_signal(signal.SIGTERM))
+    trainer = tiny_run.WatchedTrainer(tiny_run.recipe(epochs=1), tmp_path / "run", [stop])
+    trainer.resume = False
+    with pytest.raises(TrainingInterrupted):
+        trainer.train()
+    printed, trainer._before = [], ()
+    trainer.print_fn = printed.append
+    assert trainer.train()["updates"] == 10
+    assert any("Resuming after 3 updates" in line for line in printed)
+
+
 # Averages.
 
 
