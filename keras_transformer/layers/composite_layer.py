@@ -11,6 +11,7 @@ from keras_transformer.layers.arguments import require_positive
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.parts import PartsInConfig
 from keras_transformer.tensor_shape import shape_of
+from keras_transformer.types import Shape
 
 # Arguments of `keras.layers.Dense` that a layer hands on to all its dense layers.
 DENSE_OPTIONS = {
@@ -70,6 +71,14 @@ class CompositeLayer(PartsInConfig):
     def get_config(self) -> dict[str, Any]:
         options = {k: keras.saving.serialize_keras_object(v) for k, v in self.dense_options.items()}
         return {**super().get_config(), "seed": self.seed, **options}
+
+    def compute_output_shape(self, *shapes: Shape, **named_shapes: Shape) -> Shape:
+        # Keras names the shapes as `build` does, whose arguments a subclass may rename.
+        return (*shapes, *named_shapes.values())[0]
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        # Keras would derive it from the shape alone: without scores, and without checks.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def _options_for(self, name):
         """Returns the options of the part with this name.

@@ -320,5 +320,9 @@ class MultiHeadAttention(CompositeLayer):
             outputs = ops.swapaxes(outputs, 1, 2)
         return ops.reshape(outputs, (*outer, self.num_heads * self.value_dim))
 
+    def compute_output_shape(self, *shapes: Shape, **named_shapes: Shape) -> Shape:
+        query_shape = super().compute_output_shape(*shapes, **named_shapes)
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **arguments_of(MultiHeadAttention, self)}

@@ -125,6 +125,10 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         if rank:
             self.enable_lora(rank, self.lora_alpha)
 
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
+        # `Embedding` has another name for it, but the summary of a model names it as `build` does.
+        return (*inputs_shape, self.hidden_dim)
+
     def compute_output_spec(
         self, inputs: Tensor, start_index: int | Tensor = 0, reverse: bool = False
     ) -> keras.KerasTensor:

@@ -205,6 +205,9 @@ class PositionalEncoding(Positions):
         self.hidden_dim = require_positive(hidden_dim=inputs_shape[-1])
         self._build_positions(self.embeddings_initializer)
 
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
+        return inputs_shape
+
     def compute_output_spec(
         self, inputs: Tensor, start_index: int | Tensor = 0
     ) -> keras.KerasTensor:

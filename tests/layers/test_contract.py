@@ -198,6 +198,16 @@ def test_kinds_of_models_compute_the_same(name):
         np.testing.assert_allclose(outputs, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_summary_of_a_subclassed_model_shows_the_shape_of_the_layer(name):
+    """`PaddingMask` has none: Keras would also make a symbol of floats of it."""
+    model, _, inputs = new_model(name, "subclassed")
+    lines = []
+    model.summary(print_fn=lambda line, **_: lines.append(line))
+    shape = "?" if name == "PaddingMask" else str(tuple(model(inputs).shape))
+    assert f" {shape} " in "\n".join(lines)
+
+
 def test_embedding_refuses_int4_and_two_of_int8_lora_and_last_rows():
     with_lora, quantized = (layers.PositionalEmbedding(V, D) for _ in range(2))
     with_lora.build()

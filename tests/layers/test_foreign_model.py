@@ -114,3 +114,19 @@ def test_padding_changes_no_logits_of_the_classifier_of_the_docs():
     for row, length in enumerate([4, 2, 3]):
         alone = to_numpy(model(ids[row : row + 1, :length]))
         assert_close(alone[0], expected[row], 1e-5)
+
+
+@pytest.mark.parametrize(
+    "layer_class, config",
+    [
+        (layers.EncoderBlock, SIZES),
+        (layers.FeedForward, {"intermediate_dim": 8}),
+        (layers.PositionalEncoding, {}),
+    ],
+)
+def test_time_distributed_applies_a_layer_to_each_slice(layer_class, config):
+    layer, slices, symbol = layer_class(**config), normal(2, 3, 5, 16), keras.Input((3, 5, 16))
+    outputs = keras.layers.TimeDistributed(layer)(symbol)
+    assert outputs.shape == (None, 3, 5, 16)
+    expected = np.stack([to_numpy(layer(slices[:, n])) for n in range(3)], axis=1)
+    assert_close(to_numpy(keras.Model(symbol, outputs)(slices)), expected, 1e-6)
