@@ -72,11 +72,11 @@ def speed(size, arguments, folder):
     print_row(WIDTHS, *HEADER)
     others = [name for name in engines if name != "ours"]
     peers = list(itertools.product(others, bench.dtypes))
+    best, rows = None, []
     with progress(len(peers) + 1) as show, contextlib.ExitStack() as stack:
         show(f"{size}, ours")
         ours = measure_ours(bench, stack)
         best, worker = ours[0]
-        rows = []
         for name, dtype in peers:
             show(f"{size}, {ENGINES[name].name}, {dtype}")
             try:
@@ -85,7 +85,8 @@ def speed(size, arguments, folder):
                 print(f"{ENGINES[name].name}, {dtype}, is left out: {error}")
                 continue
             rows[-1].print()
-    judge(size, best, rows)
+    if best is not None:  # else Ctrl-C came before it
+        judge(size, best, rows)
 
 
 def measure_ours(bench, stack):
