@@ -198,11 +198,19 @@ class PositionalEmbedding(Positions, keras.layers.Embedding):
         model loaded from it has this matrix frozen, and no rows to train.
 
         Args:
-            count: number of rows.
+            count: number of rows, at most `vocabulary_size`.
 
         Raises:
-            ValueError: if the layer is quantized, has LoRA, or trains its last rows already.
+            ValueError: if there are not so many rows, or the layer is not built, is quantized, has
+                LoRA, or trains its last rows already.
         """
+        count = require_positive(count=count)
+        if count > self.vocabulary_size or not self.built:
+            raise ValueError(
+                "The layer must be built, and `count` at most `vocabulary_size`. "
+                f"Received: built={self.built}, count={count}, "
+                f"vocabulary_size={self.vocabulary_size}"
+            )
         if self.quantization_mode is not None or self.lora_enabled or self.last_rows is not None:
             raise ValueError(
                 "`train_last_rows` needs a matrix as it was built: not quantized, without LoRA, "

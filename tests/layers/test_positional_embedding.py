@@ -125,6 +125,17 @@ def test_weights_are_loaded_before_the_last_rows_are_trained_alone():
     assert_close(to_numpy(other(ids)), expected, 1e-6)
 
 
+@pytest.mark.parametrize("count", [0, V + 1, 2.0])
+def test_wrong_number_of_last_rows_leaves_the_layer_as_it_is(count):
+    layer = built()
+    expected = to_numpy(layer(ids))
+    with pytest.raises(ValueError, match=f"`count` .*count={count}"):
+        layer.train_last_rows(count)
+    np.testing.assert_array_equal(to_numpy(layer(ids)), expected)
+    layer.train_last_rows(np.int64(V))
+    np.testing.assert_array_equal(to_numpy(layer(ids)), expected)
+
+
 @pytest.mark.parametrize("positions, mask_zero", [({}, True), (LEARNED, False)])
 def test_layer_passes_the_layer_checks(positions, mask_zero):
     config = {"vocabulary_size": V, "hidden_dim": D, "mask_zero": mask_zero, **positions}
