@@ -62,7 +62,7 @@ class Dropout(keras.layers.Layer):
         if not 0 <= rate < 1:
             raise ValueError(f"`rate` must be at least 0 and less than 1. Received: rate={rate}")
         self.supports_masking = True
-        self.rate = rate
+        self.rate = float(rate)  # a number of NumPy would make JAX compute in float32
         self.seed = None if seed is None else operator.index(seed)
 
     def build(self, inputs_shape: Shape | None = None) -> None:

@@ -85,6 +85,12 @@ def test_replicas_draw_different_masks_which_repeat_with_the_seed():
     np.testing.assert_array_equal(steps, draw())
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_rate_of_numpy_keeps_half_precision(dtype):
+    outputs = Dropout(np.float32(0.5), dtype=dtype)(np.ones((2, 3)), training=True)
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+
+
 def test_config_and_errors():
     check_config(Dropout, {"rate": 0.2, "seed": 3})
     for rate in (-0.1, 1.0):
