@@ -143,10 +143,14 @@ class Trainer:
         limits = {name: search[name] for name in sorted(names)}
         return dataclasses.replace(self.recipe, search=limits | self.recipe.search)
 
-    def _learn_limits(self, stream):
-        """Adds to the recipe's `search` the limit of length that the training pairs need."""
+    def _learn_limits(self, stream, tokenizers):
+        """Adds to the recipe's `search` the limit of length that the training pairs need.
+
+        A search counts no tokens of languages.
+        """
         rows = np.concatenate(stream.batches(epoch=0)[:MAX_BATCHES])  # in random order
-        if limits := learned_limits(stream.lengths[rows], self.recipe.search):
+        lengths = stream.lengths[rows] - int(bool(tokenizers[0].language_ids))
+        if limits := learned_limits(lengths, self.recipe.search):
             self.recipe = self._with_limits(limits)
             self.print_fn(
                 "`search` gets the limit of length that 99.9% of the training pairs need: "
@@ -164,7 +168,7 @@ class Trainer:
         tokenizers = self.tokenizers()
         stream = self.stream(tokenizers)
         self.print_fn(str(stream.report))
-        self._learn_limits(stream)
+        self._learn_limits(stream, tokenizers)
         base = base_of(training)
         model = self.model(tokenizers, stream)
         self._print_size(model)

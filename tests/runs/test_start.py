@@ -12,6 +12,9 @@ import yaml
 from scipy.special import log_softmax
 
 from keras_transformer import load_model
+from keras_transformer.data.corpora import Corpora, Corpus
+from keras_transformer.data.pipeline import BatchStream
+from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.lock import RunInUseError
 from keras_transformer.runs.build import load_tokenizers
 from keras_transformer.runs.fit_scope import TrainingInterrupted
@@ -215,6 +218,16 @@ def test_run_has_the_limits_of_length_that_its_pairs_need_unless_the_user_set_th
     assert trainer(changed, tmp_path, run.path).finished
     other = replace(changed, search={"beam_size": 3})
     assert not trainer(other, tmp_path, run.path).finished
+
+
+def test_limits_of_length_count_no_tokens_of_languages(tmp_path):
+    """As the search: three words, for 76 words and the end token."""
+    tokenizer = Tokenizer.words(["a b c d"]).with_language("x", "__x__").with_language("y", "__y__")
+    corpus = Corpus("1", [("a b c", "d " * 76)], languages=["x", "y"])
+    stream = BatchStream(Corpora([corpus]), tokenizer, batch_sentences=1, max_length_ratio=None)
+    made = trainer(recipe(), tmp_path, tmp_path / "run")
+    made._learn_limits(stream, (tokenizer, tokenizer))
+    assert made.recipe.search == {"length_ratio": (77 - 50) / 3}
 
 
 # The vocabulary of another run.
