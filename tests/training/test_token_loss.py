@@ -107,6 +107,7 @@ AVERAGING = {"optimizer": SGD(use_ema=True)}
 RATE = "sets the learning rate.*Received: learning_rate=WarmupSchedule"
 KEEPER = RunKeeper("unused", object.__new__(BatchStream))  # not read
 JIT = {"jit_compile": True, "run_eagerly": False}
+SETTINGS = {"accumulation_steps", "r_drop", "trainable"}  # attributes of the model
 # What is compiled, or the model; other arguments; the error.
 REFUSED = [
     ({"loss": keras.losses.sparse_categorical_crossentropy}, {}, "from_logits=True"),
@@ -122,6 +123,7 @@ REFUSED = [
     ({"optimizer": "adam", "dtype": "bfloat16"}, {}, "beta_2=0.999.*mixed_bfloat16"),
     ({"kind": OwnLoss, "accumulation_steps": 2}, {}, "OwnLoss.compute_loss"),
     ({"kind": OwnLoss, "r_drop": 3.0}, {}, "compute_loss.*r_drop=3.0"),
+    ({"trainable": False}, {}, "every weight is frozen.*`trainable = True`"),
     ({}, {"class_weight": {1: 2.0}}, "`class_weight`.*`sample_weight`"),
     ({}, {"y": LABELS[..., None]}, "`y` must be one tensor"),
     ({}, {"y": np.eye(V)[LABELS]}, "`y` must be one tensor"),
@@ -166,7 +168,7 @@ if BACKEND == "tensorflow":
 @pytest.mark.parametrize("made, arguments, message", REFUSED)
 def test_what_the_step_cannot_do_is_refused(made, arguments, message):
     made = dict(made)
-    settings = {name: made.pop(name) for name in {"accumulation_steps", "r_drop"} & made.keys()}
+    settings = {name: made.pop(name) for name in SETTINGS & made.keys()}
     devices, dtype = made.pop("devices", 1), made.pop("dtype", "float32")
     for method in ("fit",) if "callbacks" in arguments else ("fit", "train_on_batch"):
         with dtype_policy(dtype), on_devices(devices):
