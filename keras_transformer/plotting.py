@@ -256,7 +256,7 @@ def _lay_out(shape, query_labels, key_labels):
 def _mark_lowest(axes, axis, val_loss, unit):
     """Marks the lowest `val_loss`: a star in the first panel, a vertical line in all."""
     best = np.nanargmin(np.where(np.isfinite(val_loss), val_loss, np.nan))
-    label = f"lowest val_loss: {val_loss[best]:.4g} at {unit} {axis[best]:g}"
+    label = f"lowest val_loss: {val_loss[best]:.4g} at {unit} {axis[best]:.15g}"
     for ax in axes:
         ax.axvline(axis[best], color=_GREY, linestyle=":", linewidth=1.2)
     axes[0].plot(axis[best], val_loss[best], "*", color=_COLOURS[2], markersize=11, label=label)

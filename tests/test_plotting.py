@@ -173,6 +173,9 @@ def test_history_marks_the_epoch_of_the_lowest_validation_loss():
     (star,) = (line for line in figure.axes[0].lines if line.get_marker() == "*")
     assert (*star.get_xdata(), *star.get_ydata()) == (3, 2.5)
     assert star.get_label() == "lowest val_loss: 2.5 at epoch 3"
+    figure = plot_history({"val_loss": [3.5, 2.5], "step": [1_000_000, 1_234_567]})
+    labels = [line.get_label() for line in figure.axes[0].lines]
+    assert "lowest val_loss: 2.5 at step 1234567" in labels
 
 
 def test_history_of_a_file_skips_empty_cells(tmp_path):
