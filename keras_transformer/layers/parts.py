@@ -4,7 +4,9 @@ Keras saves such changes in the config of the changed layer. Layers of this pack
 parts anew from their own arguments, so their own configs hold the changes of their parts.
 """
 
+import itertools
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -43,7 +45,8 @@ def parts_of(layer: keras.layers.Layer, prefix: str) -> dict[str, Any]:
     """Returns a dict from path to part: sub-layers and weights.
 
     Outer parts come first, because setting `trainable` of a layer sets it for all its parts. A part
-    that two sub-layers share appears once.
+    that two sub-layers share appears once. Keras numbers parts without a name in a process, such as
+    `dense_7` and `dense_8`; here they are `dense` and `dense#2`, numbered within their layer.
 
     Args:
         layer: built.
@@ -51,7 +54,31 @@ def parts_of(layer: keras.layers.Layer, prefix: str) -> dict[str, Any]:
     """
     parts = [*layer._flatten_layers(include_self=False), *layer.weights]
     by_path = {(part.path or part.name).removeprefix(prefix): part for part in parts}
-    return dict(sorted(by_path.items(), key=lambda item: item[0].count("/")))
+    found: dict[str, Any] = {}
+    stable: dict[str, str] = {}  # path in this process -> path in every process
+    for path in sorted(by_path, key=lambda path: (path.count("/"), _stem_and_number(path)[1])):
+        outer, slash, name = path.rpartition("/")
+        start, stem = stable.get(outer, outer) + slash, _stem_and_number(name)[0]
+        stable[path] = start + name
+        if stem.endswith(_automatic_name(by_path[path])):  # `forward_lstm` in `Bidirectional`
+            stable[path] = start + stem
+            numbers = itertools.count(2)
+            while stable[path] in found:
+                stable[path] = f"{start}{stem}#{next(numbers)}"
+        found[stable[path]] = by_path[path]
+    return found
+
+
+def _stem_and_number(name):
+    """Returns a name without the number at its end, and the number, or 0: `("dense", 7)`."""
+    stem, number = re.fullmatch(r"(.*?)(?:_(\d+))?", name).groups()
+    return stem, int(number or 0)
+
+
+def _automatic_name(part):
+    """Returns the name that Keras gives a part without one, without the number."""
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", type(part).__name__)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def state_of(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,12 +119,22 @@ def restore_state(find_parts: Any, state: Mapping[str, Any]) -> None:
     parts = find_parts()
     for path, value in state.get("quantized", {}).items():
         quantization = keras.saving.deserialize_keras_object(value)
+        part = parts[_present_path(path, parts)]
         if isinstance(quantization, str):
-            parts[path].quantize(mode=quantization)
+            part.quantize(mode=quantization)
         else:
-            parts[path].quantize(config=quantization)
+            part.quantize(config=quantization)
     for path, (rank, alpha) in state.get("lora", {}).items():
-        parts[path].enable_lora(rank, alpha)
-    frozen = set(state.get("frozen", ()))
-    for path, part in find_parts().items():
+        parts[_present_path(path, parts)].enable_lora(rank, alpha)
+    parts = find_parts()
+    frozen = {_present_path(path, parts) for path in state.get("frozen", ())}
+    for path, part in parts.items():
         part.trainable = path not in frozen
+
+
+def _present_path(path, parts):
+    """Returns the path of a part by its saved path, in which older files have Keras's numbers."""
+    if path in parts:
+        return path
+    matches = (new for new, part in parts.items() if f"/{part.path}".endswith(f"/{path}"))
+    return next(matches, path)

@@ -34,6 +34,20 @@ class Gated(layers.EncoderBlock):
         return self.gate(super().call(inputs, training=training))
 
 
+@keras.saving.register_keras_serializable(package="test_kept")
+class Unnamed(layers.EncoderBlock):
+    """A block with parts that Keras numbers in a process: `dense_7`, `dense_8`."""
+
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        self.first, self.second = keras.layers.Dense(D), keras.layers.Dense(D)
+        for dense in (self.first, self.second):
+            dense.build(inputs_shape)
+
+    def call(self, inputs, training=None):
+        return self.second(self.first(super().call(inputs, training=training)))
+
+
 def foreign(layer, array):
     inputs = keras.Input((None, *array.shape[2:]), dtype=array.dtype.name)
     return keras.Model(inputs, layer(inputs)), [array]
@@ -151,6 +165,19 @@ def test_what_was_done_to_parts_is_kept(make, adapt, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert state_of(loaded) == state_of(model)
     np.testing.assert_allclose(to_numpy(loaded(inputs)), to_numpy(model(inputs)), atol=1e-6)
+
+
+def test_parts_without_names_are_found_whatever_their_numbers_are(tmp_path):
+    model, (array,) = foreign(Unnamed(**SIZES, name="part"), x)
+    part_of(model).first.trainable = False
+    quantize(part_of(model).second)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    first, second = part_of(loaded).first, part_of(loaded).second
+    assert second.name != part_of(model).second.name
+    assert (first.trainable, first.quantization_mode) == (False, None)
+    assert (second.trainable, second.quantization_mode) == (True, "int8")
+    np.testing.assert_allclose(to_numpy(loaded(array)), to_numpy(model(array)), atol=1e-6)
 
 
 @pytest.mark.parametrize("layer_class", [layers.EncoderBlock, layers.PositionalEmbedding])
