@@ -142,7 +142,8 @@ class GraphSentencePieces(tf.Module):
         if self._normalization == "identity":  # remove the space that `_prepare` added
             return tf.strings.regex_replace(text, "^ ", "", replace_global=False)
         if self._has_other_pieces:  # SentencePiece leaves the space symbol of unknown pieces
-            return tf.strings.strip(tf.strings.regex_replace(text, SPACE_SYMBOL, " "))
+            text = tf.strings.regex_replace(text, SPACE_SYMBOL, " ")
+            return tf.strings.regex_replace(text, f"^{WHITE_SPACE}|{WHITE_SPACE}$", "")
         return text
 
     def _keep_spaces(self, pieces):

@@ -34,12 +34,24 @@ MAKERS = tokenizer_agreement.makers(text_lines(500), 295)
 MAKERS["Marian"] = lambda: Tokenizer.from_marian(
     opus_models.sentencepiece_models()[0], opus_models.vocabulary()
 )
+
+
+def with_another_token():
+    """Of bytes, some are white space; the text is stripped, since the model lacks a token."""
+    options = tokenizer_agreement.FOREIGN["as LLaMA"]
+    model = train_sentencepiece(text_lines(500), 295, pad_id=3, **options)
+    pieces = Tokenizer.from_sentencepiece(model).vocabulary
+    return Tokenizer.from_sentencepiece(model, vocabulary=[*pieces, "<more>"])
+
+
+MAKERS["as LLaMA, another token"] = with_another_token
 CHARACTERS = [chr(point) for point in range(0x110000) if not 0xD800 <= point < 0xE000]
 QUICK = (
     "nfc bpe",
     "nfkc unigram",
     "identity bpe",
     "as LLaMA",
+    "as LLaMA, another token",
     "Marian",
     "characters nfd",
     "words nfc",
