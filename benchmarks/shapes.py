@@ -36,7 +36,8 @@ def main():
     options = parser.parse_args()
     recipe = Recipe.load("multi30k_en_de")
     pairs = list(recipe.data.pairs("train", options.data))
-    pairs = pairs[:: max(1, len(pairs) // (options.pairs or len(pairs)))]
+    count = min(options.pairs or len(pairs), len(pairs))
+    pairs = [pairs[number * len(pairs) // count] for number in range(count)]
     if options.vocabulary is not None:
         train(recipe, pairs, options)
         return
