@@ -136,6 +136,11 @@ def _shape(tensor):
     return tuple(_as_array(tensor).shape)
 
 
+def as_index(index: Any) -> Any:
+    """Returns an int tensor as int32: TensorFlow adds no int64 to it. An int stays an int."""
+    return keras.ops.cast(index, "int32") if hasattr(index, "dtype") else index
+
+
 def require_in_table(start_index, length, max_sequence_length):
     """Raises an error if a position is not in the table of learned positions.
 

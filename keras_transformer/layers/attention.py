@@ -13,7 +13,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.layers.arguments import arguments_of, as_bool, as_mask, require_axes
+from keras_transformer.layers.arguments import (
+    arguments_of,
+    as_bool,
+    as_index,
+    as_mask,
+    require_axes,
+)
 from keras_transformer.types import Tensor
 
 # Far below any similarity, yet finite: a row that may attend to nothing must not become NaN.
@@ -197,7 +203,7 @@ def causal_mask(
             "`query_length` must be an int or an int tensor. Received: query_length=None. "
             "If the length is unknown, call the layer with `use_causal_mask=True`."
         )
-    queries = ops.arange(query_length, dtype="int32") + start_index
+    queries = ops.arange(query_length, dtype="int32") + as_index(start_index)
     keys = ops.arange(query_length if key_length is None else key_length, dtype="int32")
     return ops.expand_dims(queries[:, None] >= keys[None, :], 0)
 

@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_transformer.layers.arguments import (
     arguments_of,
+    as_index,
     require_axes,
     require_in_table,
     require_positive,
@@ -95,6 +96,7 @@ class Positions(PartsInConfig):
 
     def _encode(self, length, start_index):
         """Returns the encodings of the positions from `start_index` on, float32 `(length, D)`."""
+        start_index = as_index(start_index)
         if self.positions == "learned":
             if _has_placeholder_length():
                 return ops.zeros((length, self.hidden_dim), "float32")

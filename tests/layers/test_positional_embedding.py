@@ -65,7 +65,7 @@ def test_layers_add_the_positions_from_the_first_and_the_start_on(positions, fir
         else:
             table = np.zeros((9, D))
             table[:, in_halves(D)] = timing_signal((first, first + 9), D)
-        for start in (0, 2, np.int32(2), keras.ops.convert_to_tensor(2)):
+        for start in (0, 2, np.int32(2), np.int64(2), keras.ops.convert_to_tensor(2)):
             found = to_numpy(each(inputs, start_index=start))
             assert_close(found, added + table[int(start) :][:4], 1e-6)
     assert_close(to_numpy(layer.encode_positions([3, 4, 5])), table[3:6], 1e-6)
