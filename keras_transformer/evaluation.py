@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
@@ -241,9 +242,14 @@ def accuracy_at_n(n_best: Iterable[list[str]], references: References) -> float:
     0.5
     """
     ranked = list(n_best)
-    if not all(isinstance(texts, list) and texts for texts in ranked):
-        raise ValueError("`n_best` must hold a list of translations for each line.")
-    firsts, streams = _checked_lists([texts[0] for texts in ranked], references)
+    for number, texts in enumerate(ranked, start=1):
+        is_list = isinstance(texts, list) and bool(texts)
+        if not (is_list and all(isinstance(text, str) for text in texts)):
+            raise ValueError(
+                "`n_best` must hold a list of translations, strings, for each line. Received: "
+                f"line {number} is {reprlib.repr(texts)}"
+            )
+    firsts, streams = _checked_lists([texts[0] for texts in ranked], references, "n_best")
     num_right = 0
     for texts, *row in zip(ranked, *streams, strict=True):
         expected = {_spaced(reference) for reference in row if reference is not None}

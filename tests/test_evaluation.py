@@ -212,6 +212,9 @@ WRONG = [
     (paired_bootstrap, (TWO, "ab", TWO), "`baseline` must be a list of lines"),
     (paired_bootstrap, (TWO, ["a", None], TWO), "`baseline` must be strings. .*: line 2 is None"),
     (score, ("bleu", TWO, [None, "b"]), "`references` must be strings. Received: line 1 is None"),
+    (accuracy_at_n, ([["a"], ["b", None]], TWO), "`n_best` must .*strings.*: line 2 is .*None"),
+    (accuracy_at_n, ([["a"]], TWO), "`n_best` and `references` must .*: 1 n_best, 2 ref"),
+    (accuracy_at_n, ([], []), "`n_best` must hold at least one line"),
     (score, ("exact_match", ["a"], ["a"]), "one of bleu, chrf, wer, per, cer. .*'exact_match'"),
     (score, ("per", TWO, [["a", None], ["b", None]]), "must have a reference. .*: none for line 2"),
 ]
