@@ -188,7 +188,7 @@ def loss_share(
     shares = []
     for layer_loss in model.losses:
         share = ops.sum(ops.cast(layer_loss, "float32"))
-        shares.append(share * _num_real(rows) / num_rows)
+        shares.append(ops.divide_no_nan(share * _num_real(rows), num_rows))
     if total is not None:
         shares.append(ops.divide_no_nan(total, loss_divisor) * compiled_loss(model).factor)
     if not shares:

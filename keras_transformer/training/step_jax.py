@@ -101,7 +101,7 @@ def _values(model, scope):
 def _fold(add, sums, rows, number):
     """Adds the rows to the sums in at most `number` parts, the last of which may be smaller."""
     num_rows = rows.y.shape[0]
-    size = -(-num_rows // number)
+    size = max(-(-num_rows // number), 1)
     num_full_parts = num_rows // size
     num_stacked = size * num_full_parts
 

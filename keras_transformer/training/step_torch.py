@@ -33,7 +33,7 @@ def train_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
 
 def _micro_batches(rows, number):
     """Yields the rows of a batch in at most `number` parts."""
-    size = -(-rows.y.shape[0] // number)
+    size = max(-(-rows.y.shape[0] // number), 1)
     for start in range(0, rows.y.shape[0], size):
         take_part = operator.itemgetter(slice(start, start + size))
         yield objective.Rows(*keras.tree.map_structure(take_part, rows[:3]))

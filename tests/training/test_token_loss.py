@@ -63,6 +63,17 @@ def test_loss_may_come_from_the_layers_alone():
     assert model.test_on_batch(TOKENS, LABELS) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_batch_without_rows_changes_no_weight(accumulation_steps):
+    """A dataset that drops rows of its batches may end with one."""
+    model = compiled()
+    model.accumulation_steps = accumulation_steps
+    before = to_numpy([*model.weights])
+    model.train_on_batch(TOKENS[:0], LABELS[:0])
+    for weight, old in zip(to_numpy([*model.weights]), before, strict=True):
+        np.testing.assert_array_equal(weight, old)
+
+
 @tensorflow_only
 @pytest.mark.parametrize("kind", ["arrays", long("generator")])
 def test_rows_of_zeros_count_in_arrays_and_generators(kind):
