@@ -116,6 +116,13 @@ def test_the_server_answers_the_texts_of_the_engine(translators, answers, engine
         assert answer == [text for (text,) in texts_of(answers[engine]["a language"])]
         response = client.post("/translate", json=asked | {"target": "xx"})
         assert response.status_code == 400 and "of the model" in response.json()["error"]
+        # "" stands for the language of the export.
+        asked = {"source": LINES[:2], "target": ["ein", "zwei"], "target_language": ["fr", ""]}
+        body = {"signature_name": "score", "inputs": asked}
+        scored = client.post("/v1/models/small:predict", json=body).json()["outputs"]
+    pairs = LINES[:2], ["ein", "zwei"]
+    expected = translators["keras"].score(*pairs, target_language=["fr", "de"])
+    assert scored["log_prob"] == pytest.approx([one.log_prob for one in expected], abs=1e-3)
 
 
 def test_the_token_of_a_language_takes_one_of_the_positions(translators):

@@ -167,10 +167,20 @@ class Service:
         return answers
 
     async def score(
-        self, sources: list[str], targets: list[str], client: Hashable = None
+        self,
+        sources: list[str],
+        targets: list[str],
+        client: Hashable = None,
+        **languages: list[str],
     ) -> list[Hypothesis]:
-        """Returns the scores of given translations; `client` and errors are as in `translate`."""
-        columns = await self._pairs(sources, targets)
+        """Returns the scores of given translations.
+
+        Args:
+            sources, targets: lists of strings, of the same length.
+            client: as in `translate`; so are the errors.
+            **languages: as in `Translator.score`.
+        """
+        columns = await self._pairs(sources, targets, **languages)
         async with self._time_limit():
             return await self._submit(Score(), columns, client)
 
@@ -201,11 +211,11 @@ class Service:
         async with self._time_limit():
             return await self._submit(Trees(), request.columns, client)
 
-    async def _pairs(self, sources, targets):
+    async def _pairs(self, sources, targets, **languages):
         for texts in (sources, targets):
             self.limits.check_texts(texts)
         with _request_errors():
-            return await run_in_threadpool(self.translator.pairs, sources, targets)
+            return await run_in_threadpool(self.translator.pairs, sources, targets, **languages)
 
     @contextlib.asynccontextmanager
     async def _time_limit(self):

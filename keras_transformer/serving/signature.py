@@ -212,15 +212,23 @@ async def _translate_n_best(service, client, text, **options):
 
     async def translate(values, numbers):
         arguments = dict(zip(options, values, strict=True))
-        return await service.translate(
-            [text[number] for number in numbers],
-            client,
-            n_best=min(max(arguments["n_best"], 1), max_hypotheses),
-            target_prefix=arguments["target_prefix"] or None,
-            **{name: arguments.get(name) or None for name in LANGUAGES},
-            alpha=SearchSettings.rule("alpha").nearest(arguments["alpha"]),
-            max_length=SearchSettings.rule("max_length").nearest(arguments["max_length"]),
-        )
+        try:
+            return await service.translate(
+                [text[number] for number in numbers],
+                client,
+                n_best=min(max(arguments["n_best"], 1), max_hypotheses),
+                target_prefix=arguments["target_prefix"] or None,
+                **{name: arguments.get(name) or None for name in LANGUAGES},
+                alpha=SearchSettings.rule("alpha").nearest(arguments["alpha"]),
+                max_length=SearchSettings.rule("max_length").nearest(arguments["max_length"]),
+            )
+        except RequestError as error:
+            if error.status != 400 or len(groups) == 1:
+                raise
+            # The message may count the lines of its group.
+            of_request = ", ".join(str(number + 1) for number in numbers)
+            counted = f"among those with the same options, {of_request} of the request"
+            raise RequestError(400, f"Below, lines are counted {counted}: {error}") from error
 
     requests = [
         asyncio.ensure_future(translate(values, numbers)) for values, numbers in groups.items()
@@ -239,8 +247,13 @@ async def _translate_n_best(service, client, text, **options):
     return answers
 
 
-async def _score(service, client, source, target):
-    hypotheses = await service.score(source, target, client)
+async def _score(service, client, source, target, **languages):
+    defaults = service.translator.text_settings
+    codes = {
+        name: [code or getattr(defaults, name) for code in column]
+        for name, column in languages.items()
+    }
+    hypotheses = await service.score(source, target, client, **codes)
     return [
         (hypothesis.log_prob, len(hypothesis.tokens), hypothesis.perplexity)
         for hypothesis in hypotheses
@@ -311,6 +324,8 @@ def signatures_of(translator: Any) -> dict[str, Signature]:
         options["target_language"] = TEXT, ""
     if engine.card.get("source_languages"):
         options["source_language"] = TEXT, ""
+    # Those of `score`: a model with tags reads them from the lines.
+    languages = [name for name in LANGUAGES if "source_language" in options]
     line_outputs = {"truncated": FLAG, "protected": TEXTS}
     signatures = [
         Signature(
@@ -330,9 +345,10 @@ def signatures_of(translator: Any) -> dict[str, Signature]:
         ),
         Signature(
             "score",
-            {"source": TEXT, "target": TEXT},
+            {"source": TEXT, "target": TEXT} | dict.fromkeys(languages, TEXT),
             {"log_prob": NUMBER, "tokens": COUNT, "perplexity": NUMBER},
             _score,
+            dict.fromkeys(languages, ""),
         ),
         Signature("tokenize", {"text": TEXT}, {"token_ids": COUNTS, "lengths": COUNT}, _tokenize),
         Signature("detokenize", {"token_ids": COUNTS}, {"text": TEXT}, _detokenize),

@@ -302,6 +302,17 @@ def test_tf_serving_describes_the_model(client):
             "'n_best' must be a list of integers (int32)",
         ),
         ({"inputs": [[1, 2], [3]], "signature_name": "detokenize"}, "equally long lists"),
+        (
+            {
+                "inputs": {
+                    "text": [*"abc"],
+                    "max_length": [9, 1, 1],
+                    "target_prefix": ["", "", "x"],
+                },
+                "signature_name": "translate_n_best",
+            },
+            "with the same options, 3 of the request: `target_prefix` must leave room",
+        ),
     ],
 )
 def test_tf_serving_errors_say_what_to_send(client, body, message):
