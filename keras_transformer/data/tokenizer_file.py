@@ -46,7 +46,7 @@ def write_tokenizer(path: Path, tokenizer: TokenizerLike, pieces: Any = None) ->
         _require_no_other_model(path, model)
         with atomic_path(model_file(path), unique=True) as partial:
             partial.write_bytes(model)
-    entries = {
+    entries: dict[str, Any] = {
         "format": FORMAT,
         "kind": IN_GRAPH if pieces is None else pieces.kind,
         "model": None if model is None else hashlib.sha256(model).hexdigest(),
@@ -58,6 +58,8 @@ def write_tokenizer(path: Path, tokenizer: TokenizerLike, pieces: Any = None) ->
         "learned_from": tokenizer.learned_from,
         "vocabulary": [*tokenizer.vocabulary],
     }
+    if pieces is None:  # pieces have these by themselves
+        entries |= {"joiner": tokenizer.joiner, "tag_ids": [*map(_plain, tokenizer.tag_ids)]}
     write_text(path, json.dumps(entries, ensure_ascii=False, indent=0) + "\n", unique=True)
 
 

@@ -223,7 +223,11 @@ class SavedModelEngine(Engine):
             padded = token_ids.to_tensor(vocabulary.pad_token_id)
             return tf.constant(self._call("detokenize", token_ids=padded)["text"], tf.string)
 
-        return Tokenizer(FunctionPieces(tokenize, detokenize), vocabulary)
+        tokenizer = Tokenizer(FunctionPieces(tokenize, detokenize), vocabulary)
+        # Set here: with `tag`, `encode` would put a second tag in front. Old folders lack them.
+        tokenizer.joiner = entries.get("joiner", tokenizer.joiner)
+        tokenizer.tag_ids = entries.get("tag_ids", tokenizer.tag_ids)
+        return tokenizer
 
 
 def use_threads(workers: int) -> None:

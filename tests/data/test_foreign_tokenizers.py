@@ -150,10 +150,12 @@ def test_ids_that_are_none_of_the_vocabulary_are_refused(rows, error, named):
 def test_ids_of_numpy_are_written_as_numbers(tmp_path):
     """As in the folder of a SavedModel, which has a file of the vocabulary."""
     members = {"end_token_id": np.int64(2), "language_ids": {"eng_Latn": np.int32(5)}}
+    members |= {"joiner": "", "tag_ids": (np.int64(7),)}
     write_tokenizer(tmp_path / "t.json", type("Numbered", (Characters,), members)())
     entries = json.loads((tmp_path / "t.json").read_text("utf-8"))
     found = [entries[name] for name in ("pad_token_id", "end_token_id", "unk_token_id")]
     assert found == [0, 2, None] and entries["language_ids"] == {"eng_Latn": 5}
+    assert (entries["joiner"], entries["tag_ids"]) == ("", [7])
 
 
 @pytest.fixture(scope="module")

@@ -228,6 +228,8 @@ def test_every_tokenizer_takes_the_way_of_all_commands(name, tmp_path):
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 def test_model_of_foreign_tokenizers_is_trained_and_served(tmp_path):
     source, target = WALKED[BOTH]()
+    source = source.with_tag(source.vocabulary[-1])  # in front of each part of a long line
+    source.joiner = ""
     config = config_of(source, target)
     options = {"batch_sentences": 100, "max_length_ratio": None, "config": config}
     dataset, _ = kt.make_dataset(PAIRS, source, target, **options)
@@ -251,6 +253,7 @@ def test_model_of_foreign_tokenizers_is_trained_and_served(tmp_path):
     assert loaded.score("one", "eins").score == pytest.approx(score, abs=1e-4)
     swapped = kt.Translator(kt.Transformer(config_of(target, source)), target, source, beam_size=1)
     loaded = kt.load_translator(kt.export_saved_model(swapped, tmp_path / "swapped"))
+    assert loaded.target_tokenizer.joiner == ""
     with pytest.raises(ValueError, match="Target text .* needs a plain tokenizer"):
         loaded.score("eins", "one")
 
