@@ -46,8 +46,9 @@ class CTranslate2Engine(Engine):
     tokenizer, **card["search"])` finds the same translations, except for ties. Two things differ:
     a translation may end right behind a target prefix only if the end token is the most probable
     one there; and the probability of suppressed tokens is shared among the others, so one in a
-    target prefix counts as 0 in the score. A search returns only the sum of the log-probs of each
-    hypothesis. In a forked process, the engine loads the model again when it is first used.
+    target prefix counts as 0 in the score, and one in a given translation has the log-prob NaN. A
+    search returns only the sum of the log-probs of each hypothesis. In a forked process, the engine
+    loads the model again when it is first used.
 
     Args:
         folder: path of a folder that `export_ctranslate2` wrote, with tokenizers.
@@ -154,6 +155,8 @@ class CTranslate2Engine(Engine):
             has_source = tokens or self.config.source_end_token
             row_log_probs = scores.log_probs[num_languages:]
             log_probs[row, : len(row_log_probs)] = row_log_probs if has_source else math.nan
+        suppressed = np.isin(target_ids, self.defaults["suppressed_tokens"])
+        log_probs[suppressed & (target_ids != self.config.pad_token_id)] = math.nan
         return log_probs
 
     def run_all(self, function: Callable[[Any], Any], batches: Iterable[Any]) -> Iterable[Any]:

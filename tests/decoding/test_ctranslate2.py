@@ -181,7 +181,7 @@ def test_empty_source_has_no_score_if_the_model_sees_no_end(tmp_path):
     assert other.log_probs == pytest.approx(made.score("two", "one").log_probs, rel=1e-4)
 
 
-def test_prefix_may_hold_a_suppressed_token(pair, tmp_path):
+def test_prefix_and_given_translation_may_hold_a_suppressed_token(pair, tmp_path):
     tokenizer = pair[0].target_tokenizer
     prefix = tokenizer.encode("ein")
     without = Translator(pair[0].model, tokenizer, suppressed_tokens=sorted({*prefix}))
@@ -190,3 +190,5 @@ def test_prefix_may_hold_a_suppressed_token(pair, tmp_path):
     token_ids = [tokenizer.vocabulary.index(token) for token in best.tokens]
     assert token_ids[: len(prefix)] == prefix and -1e3 < best.log_prob < 0
     assert token_ids[len(prefix) :] and not {*prefix} & {*token_ids[len(prefix) :]}
+    *log_probs, of_end = engine.score("two", "ein").log_probs
+    assert np.isnan(log_probs).all() and np.isfinite(of_end), "CTranslate2 does not know them"
