@@ -31,6 +31,7 @@ from scored_runs import (
     NUMBER,
     RESULTS,
     TEXT,
+    averaged,
     command_of,
     read_results,
     sides_of,
@@ -45,6 +46,7 @@ from keras_transformer import load_translator
 from keras_transformer.runs import Recipe
 
 SEARCH = "greedy"
+LAST = 1  # the last epoch: the loss of the references is lowest in the first one
 TEACHES = "--n-best 4 --beam-size 5 --length-penalty mean --stopping first_beams".split()
 ALPHA = {False: "1", True: "2"}  # by `--longer`
 ORIGINAL = 3  # passes of `--longer` over the original pairs
@@ -86,7 +88,7 @@ def measure(arguments, words):
     changed = [*STUDENT, f"training.init_from={begins_with}", *arguments.settings]
     recipe = Recipe.load(recipe_file, changed)
     found = train_run(recipe, data, run)
-    translate, model = exported(run), kt.load_run(run).engine.model
+    translate, model = exported(run), kt.load_model(averaged(run, LAST))
     for split in ("validation", "test"):
         sources, references = sides_of(recipe, split, data)
         outputs = translate(sources)
@@ -111,7 +113,7 @@ def exported(run):
     folder = run.with_name(f"{run.name}-int8")
     if not folder.exists():
         options = "--format", "ctranslate2", "--quantization", "int8", "--beam-size", "1"
-        command("export", run, folder, *options)
+        command("export", run, folder, "--model", averaged(run, LAST), *options)
     return load_translator(folder, workers=1)
 
 
@@ -124,7 +126,7 @@ def translate_further(arguments):
         exported(run),
         arguments.further,
         search=SEARCH,
-        model=kt.load_run(run).engine.model,
+        model=kt.load_model(averaged(run, LAST)),
         scored=kept.get("weights_sha256"),
         command=kept.get("command"),
         seed=kept.get("seed"),
