@@ -194,7 +194,7 @@ class LineReader:
         texts: list[str],
         name: str,
         side: int,
-        most_tokens: int = LONGEST_ROW,
+        most_tokens: int | None = None,
         language_ids: list[int] | None = None,
     ) -> list[Any]:
         """Returns the ids of lines with their end tokens; raises if one is too long to be decoded.
@@ -203,8 +203,9 @@ class LineReader:
             texts: list of strings.
             name: that of the argument, for the error.
             side: 0 for the source, 1 for the target.
-            most_tokens: int, maximum tokens of a line if the model has no learned positions; below
-                2,048, it counts as 2,048.
+            most_tokens: int, `max_source_tokens`: maximum tokens of a line if the model has no
+                learned positions; below 2,048, it counts as 2,048. Defaults to 2,048, which this
+                setting does not change.
             language_ids: the language token of each line, if the model has language tokens.
         """
         token_ids = encode_lines(self._tokenizers[side], texts, language_ids)
@@ -212,8 +213,9 @@ class LineReader:
         if most is not None:
             require_at_most(most, "the model's positions", token_ids, name)
         else:
-            most = max(LONGEST_ROW, most_tokens)
-            advice = "or give a larger `max_source_tokens` (`--max-source-tokens`)"
+            most, advice = max(LONGEST_ROW, most_tokens or 0), ""
+            if most_tokens is not None:
+                advice = "or give a larger `max_source_tokens` (`--max-source-tokens`)"
             require_at_most(most, "to fit into memory", token_ids, name, advice)
         return self.with_end(token_ids)
 

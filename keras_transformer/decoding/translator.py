@@ -111,9 +111,10 @@ class Translator:
             from keras_transformer.decoding.keras_engine import KerasEngine
 
             model = KerasEngine(model, tokenizer, target_tokenizer, frozen=frozen, dtype=dtype)
-        elif tokenizer is not None or frozen or dtype is not None:
+        elif frozen or any(one is not None for one in (tokenizer, target_tokenizer, dtype)):
             must = "An engine has its tokenizers and weights: give it with settings alone."
-            raise ValueError(f"{must} Received: {tokenizer=}, {frozen=}, {dtype=}")
+            received = f"{tokenizer=}, {target_tokenizer=}, {frozen=}, {dtype=}"
+            raise ValueError(f"{must} Received: {received}")
         self.engine: Any = model
         self.source_tokenizer, self.target_tokenizer = self.tokenizers = model.tokenizers
         self._config = model.config
@@ -223,7 +224,7 @@ class Translator:
         targets: str | Iterable[str],
         batch_sentences: int = BATCH_SENTENCES,
         on_progress: Callable[[int], Any] | None = None,
-        **languages: Any,
+        **settings: Any,
     ) -> Any:
         """Returns the model's scores of given translations, by the length penalty of the search.
 
@@ -231,7 +232,8 @@ class Translator:
             sources: list of strings, or one string.
             targets: translations of `sources`: a list of the same length, or one string.
             batch_sentences, on_progress: as in a call.
-            **languages: the settings `source_language` and `target_language`.
+            **settings: `source_language`, `target_language` and `max_source_tokens`, if they differ
+                in this call.
 
         Returns:
             list of `Hypothesis`, one per pair; for single strings, a single one. The end token is
@@ -245,13 +247,13 @@ class Translator:
                 wrong.
         """
         if isinstance(sources, str) and isinstance(targets, str):
-            return self.score([sources], [targets], batch_sentences, on_progress, **languages)[0]
+            return self.score([sources], [targets], batch_sentences, on_progress, **settings)[0]
         if isinstance(sources, str) or isinstance(targets, str):
             raise TypeError("`sources` and `targets` must be two lists, or two strings.")
         columns = self.pairs(
             to_lines(sources, "sources"),
             to_lines(targets, "targets"),
-            **languages,
+            **settings,
         )
         return self._map_rows(self.score_rows, columns, batch_sentences, on_progress)
 
@@ -259,12 +261,12 @@ class Translator:
         self,
         sources: list[str],
         targets: list[str],
-        **languages: Any,
+        **settings: Any,
     ) -> list[list[Any]]:
         """Returns the ids of sources and of their translations, as `score` reads them.
 
         Args:
-            sources, targets, **languages: as in `score`.
+            sources, targets, **settings: as in `score`.
 
         Returns:
             two lists of int32 arrays, with the end tokens; if the model has tokens of languages, a
@@ -275,11 +277,11 @@ class Translator:
                 "`targets` must have a translation for each of `sources`. Received: "
                 f"{len(sources)} sources, {len(targets)} targets"
             )
-        settings = replace(self.text_settings, **_without_unset_languages(languages))
-        sources, tokens = self._with_languages(sources, settings)
+        text_settings = replace(self.text_settings, **_without_unset_languages(settings))
+        sources, tokens = self._with_languages(sources, text_settings)
         source_languages = None if tokens is None else tokens.source
         target_languages = None if tokens is None else tokens.target
-        longest, reader = self.text_settings.max_source_tokens or 0, self._reader
+        longest, reader = text_settings.max_source_tokens or 0, self._reader
         source_ids = reader.whole_lines(sources, "sources", 0, longest, source_languages)
         target_ids = reader.whole_lines(targets, "targets", 1, longest, target_languages)
         if tokens is None:

@@ -188,6 +188,10 @@ def test_score_error_names_the_pair_that_does_not_fit_into_memory(translator):
     for pair, name in (((long, "eins"), "sources"), (("one", long), "targets")):
         with pytest.raises(ValueError, match=f"at most 2,048 tokens.*line 2 of `{name}` has 2,0"):
             translator.score(["one", pair[0]], ["eins", pair[1]])
+    (longest, *_), _ = translator.pairs([long], ["eins"], max_source_tokens=LONGEST_ROW + 9)
+    assert len(longest) > LONGEST_ROW, "the bound that the error advises"
+    with pytest.raises(ValueError, match="line 1 of `target_prefix` has 2,0.*Shorten it$"):
+        translator("one", target_prefix=long)
     longer = " ".join(english for english, _ in number_names("train", 30))
     scored = translator.score(longer, "eins")
     assert len(scored.source_tokens) > MOST, "a score is of the whole pair"

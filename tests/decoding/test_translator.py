@@ -338,6 +338,12 @@ def test_settings_out_of_range_or_of_another_type_are_named(translator, settings
         translator(["one"], **settings)
 
 
+def test_engine_takes_no_other_tokenizer(translator):
+    message = "An engine has its tokenizers .* Received: .*target_tokenizer=Tokenizer"
+    with pytest.raises(ValueError, match=message):
+        Translator(translator.engine, target_tokenizer=translator.target_tokenizer)
+
+
 @pytest.mark.slow_on_jax
 @pytest.mark.parametrize(
     "options, prefix, tolerance",
