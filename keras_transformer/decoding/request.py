@@ -315,6 +315,12 @@ class Request:
             ranks = line.join(piece_hypotheses, self.reader.joiner, self.settings)
             if self.lost is not None:
                 ranks = [replace(hypothesis, protected=self.lost[number]) for hypothesis in ranks]
+            # Joined pieces may be equal, and symbols in another order, of equal text.
+            if self.text_settings.distinct_texts:
+                best_of_text: dict[str, Hypothesis] = {}
+                for hypothesis in ranks:
+                    best_of_text.setdefault(hypothesis.text, hypothesis)
+                ranks = [*best_of_text.values()]
             answers[self.places[number] if self.places else number] = ranks
 
     def again(self, answers: list[list[Hypothesis]]) -> "Request | None":

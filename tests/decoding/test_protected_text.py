@@ -9,6 +9,7 @@ from hypothesis import strategies
 from keras import ops
 
 from keras_transformer import Translator
+from keras_transformer.decoding import Hypothesis
 from keras_transformer.decoding.long_lines import join_translations
 from keras_transformer.decoding.protected_text import MARK, NAMES, find_unknown, mask
 from keras_transformer.decoding.text_lines import Line
@@ -184,6 +185,20 @@ def test_symbols_that_the_model_drops_or_doubles_are_noticed(copier, settings):
     for line, (best, *_) in zip(COPIED, found, strict=True):
         _, spans = mask(NAMES[:-1], None, line)
         assert all(best.text.count(span) == line.count(span) for span in spans)
+
+
+@pytest.mark.parametrize("distinct", [True, False])
+def test_translations_are_distinct_also_behind_symbols_of_equal_text(copier, distinct):
+    request = copier.request(["%s one %s"], n_best=3, distinct_texts=distinct)
+    texts = [
+        "\u27e61\u27e7 a \u27e62\u27e7",
+        "\u27e62\u27e7 a \u27e61\u27e7",
+        "\u27e61\u27e7\u27e62\u27e7",
+    ]
+    rest = {"score": -1.0, "source_tokens": [], "tokens": [], "log_probs": []}
+    answers = [[]]
+    request.fill(answers, [[Hypothesis(text=text, **rest) for text in texts]])
+    assert [one.text for one in answers[0]] == ["%s a %s"] * (1 if distinct else 2) + ["%s%s"]
 
 
 @pytest.mark.long
