@@ -53,7 +53,6 @@ Find = Callable[[str], Iterable[tuple[int, int]]]  # text -> spans
 Mask = Callable[[str], tuple[str, list[str]]]
 
 
-@functools.cache
 def finders(protect: tuple[str, ...]) -> list[Find]:
     """Returns functions that find the protected spans, except those of `unknown`.
 
@@ -64,6 +63,14 @@ def finders(protect: tuple[str, ...]) -> list[Find]:
         ValueError: if one is neither.
         ImportError: if one is a regular expression, and `re2` is not installed.
     """
+    for text in protect:  # such as a mapping, which the cache could not hold
+        if not isinstance(text, str):
+            raise _no_pattern(text, "no text")
+    return _finders(protect)
+
+
+@functools.cache
+def _finders(protect):
     scanners: dict[str, Find] = {"braces": _braces, "backticks": _backticks}
     scans = [scan for name, scan in scanners.items() if name in protect]
     texts = [text for text in protect if text not in (*scanners, "unknown")]
@@ -78,7 +85,7 @@ def _spans(finditer, text):
 def _expression(text):
     """Compiles a user's expression by RE2, which takes linear time: none can block a server."""
     problem = "no name of a pattern"
-    if isinstance(text, str) and text.strip() and not text.isidentifier():
+    if text.strip() and not text.isidentifier():
         re2 = import_extra(["re2"], "A regular expression in `protect` needs", RE2)
         options = re2.Options()
         options.log_errors = False
@@ -86,7 +93,12 @@ def _expression(text):
             return re2.compile(text, options)
         except re2.error as error:
             problem = error.args[0].decode()
-    raise ValueError(
+    raise _no_pattern(text, problem)
+
+
+def _no_pattern(text, problem):
+    """Returns the error for an item of `protect`."""
+    return ValueError(
         f"`protect` must hold names, {', '.join(NAMES)}, or regular expressions of RE2, which are "
         f"no single words. Received: {text!r}, {problem}"
     )

@@ -93,7 +93,7 @@ def test_expressions_are_a_users_own():
     assert spans == ["Acme", "AB-12"]
 
 
-@pytest.mark.parametrize("wrong", ["bracse", "", "(a", r"(a)\1", 3])
+@pytest.mark.parametrize("wrong", ["bracse", "", "(a", r"(a)\1", 3, {"name": None}])
 def test_what_is_no_pattern_is_refused(translator, wrong):
     with pytest.raises(ValueError, match=r"`protect` must hold names, printf, .* Received: "):
         translator("one", protect=(wrong,))
