@@ -28,6 +28,8 @@ def long_line_reports(answers: list[Any], first: int = 1, most: int | None = Non
     for number, (best, *_) in enumerate(answers, first):
         if best.dropped_tokens:
             left_out = f"its last {best.dropped_tokens} tokens are left out."
+            if best.pieces > 1:  # it is in sentences, or cut around protected text
+                left_out = f"{best.dropped_tokens} tokens at the ends of its parts are left out."
             reports.append(f"Line {number} is too long: {left_out}")
         elif best.too_long:
             pieces = f"translated in {best.pieces} pieces."

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import strategies
 
 from keras_transformer.decoding.long_lines import join_translations
+from keras_transformer.decoding.reports import long_line_reports
 from keras_transformer.decoding.sentences import BORDER, split_sentences
 
 # The borders of sentences, each white space or nothing, are between "|".
@@ -94,6 +95,10 @@ def test_a_long_sentence_is_cut_within(translator):
     found = translator(lines, **bounds, n_best=1)
     assert [(best.too_long, best.dropped_tokens) for (best,) in found] == [(False, 0), (True, 0)]
     assert found[0][0].pieces == 2
+    found = translator([f"{long} {short}"], **bounds, on_too_long="truncate", n_best=1)
+    left_out = found[0][0].dropped_tokens
+    reported = f"{left_out} tokens at the ends of its parts are left out."
+    assert left_out and long_line_reports(found) == [f"Line 1 is too long: {reported}"]
     with pytest.raises(ValueError, match="line 1 of `lines` has"):
         translator([f"{short} {long}"], **bounds, on_too_long="error")
 
