@@ -4,7 +4,7 @@ Does not import NumPy, so that `--help` is fast.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from keras_transformer.serving.errors import RequestError
@@ -69,12 +69,13 @@ class Limits(Settings):
             received = f"Received: a line of {longest}, together {total}."
             raise RequestError(413, f"{must} {received} Send several requests.")
 
-    def check_longest(self, lines: Iterable[Sized], prefixes: Iterable[Sized] = ()) -> None:
+    def check_longest(self, lengths: Iterable[int]) -> None:
         """Raises `RequestError` if a line that is translated as a whole is too long.
 
-        A prefix is translated with its line, so the longest line and the longest prefix are added.
+        Args:
+            lengths: the characters of each line and of its prefix together.
         """
-        longest = sum(max(map(len, texts), default=0) for texts in (lines, prefixes))
+        longest = max(lengths, default=0)
         if longest > self.max_line_chars:
             must = f"A line with its prefix may have at most {self.max_line_chars} characters."
             cure = "Send its sentences as lines."
@@ -82,9 +83,14 @@ class Limits(Settings):
 
     def check_request(self, request: "Request") -> None:
         """Raises `RequestError` if the parts of the lines are too many, or one is too long."""
-        parts = [part.text for line in request.lines for part in line.parts]
-        self.check_lines(len(parts))
-        self.check_longest(parts, request.prefixes or ())
+        prefixes = request.prefixes or [""] * len(request.lines)
+        lengths = [
+            len(part.text) + len(prefix)
+            for line, prefix in zip(request.lines, prefixes, strict=True)
+            for part in line.parts
+        ]
+        self.check_lines(len(lengths))
+        self.check_longest(lengths)
 
     def check_square(self, lines: int, longest: int) -> None:
         """Raises `RequestError` if an answer that is padded on two axes would be too large."""

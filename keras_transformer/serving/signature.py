@@ -7,6 +7,7 @@ so they work with any engine.
 import asyncio
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
@@ -109,12 +110,20 @@ class Signature:
     def _check_sizes(self, limits, values):
         """Raises `RequestError` if values are too many or too long, before anything is computed."""
         lists = {name: value for name, value in values.items() if isinstance(value, list)}
-        limits.check_lines(max(map(len, lists.values()), default=0))
+        lines = max(map(len, lists.values()), default=0)
+        limits.check_lines(lines)
 
-        def with_length(names):
-            return [item for name in names for item in lists.get(name, ()) if _has_length(item)]
+        def lengths(name):
+            """Returns the length of each item; that of one item is the length for all lines."""
+            found = [len(item) if _has_length(item) else 0 for item in lists.get(name, ())]
+            return found * lines if name in self.options and len(found) == 1 else found
 
-        limits.check_longest(with_length(self.required), with_length(self.options))
+        columns = [
+            itertools.zip_longest(*map(lengths, names), fillvalue=0)
+            for names in (self.required, self.options)
+        ]
+        rows = itertools.zip_longest(*columns, fillvalue=(0,))
+        limits.check_longest(max(texts) + max(prefixes) for texts, prefixes in rows)
 
     def _columns(self, values):
         """Returns inputs with an element for each line; missing ones have their defaults."""

@@ -349,6 +349,13 @@ def test_limits_are_named_with_what_was_received():
         body = {"signature_name": "align", "inputs": {"text": ["abcd"] * 3, "target": ["a"] * 3}}
         message = error(client, f"{TFS}:predict", 413, json=body)
         assert "may be at most 10. Received: 3 * 4" in message
+        inputs = {"text": ["a" * 10, "b"], "target_prefix": ["", "c" * 9], "n_best": [1]}
+        body = {"signature_name": "translate_n_best", "inputs": inputs}
+        found = post(client, f"{TFS}:predict", body)["outputs"]["translations"]
+        assert found == [["A" * 10], ["c" * 9 + "B"]]
+        body["inputs"] = inputs | {"target_prefix": ["c"]}
+        message = error(client, f"{TFS}:predict", 413, json=body)
+        assert "with its prefix may have at most 10 characters. Received: a line of 11" in message
         limits = client.get("/model_card").json()["limits"]
         assert limits == {
             "max_line_chars": 10, "max_lines": 3, "max_body_bytes": 500, "max_queue": 6,
