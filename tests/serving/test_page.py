@@ -289,6 +289,13 @@ def test_answers_that_are_stale_late_refused_or_lost(page):
     page.translate("")
     page.wait(lambda: page.text("#status") == "1 line translated.")
 
+    page.server.requests.clear()
+    page.server.failures = [(413, {})]
+    page.open().insert("seven\neight\nnine")
+    page.wait(lambda: page.translations() == ["SEVEN", "EIGHT", "NINE"])
+    texts = [inputs["text"] for name, inputs in page.server.requests if name == "translate_n_best"]
+    assert texts == [["seven", "eight", "nine"], ["seven", "eight"], ["nine"]]
+
 
 def test_page_fits_each_model_and_no_text_becomes_html(page):
     page.translate("two dogs " * 8 + "a" * 19)
