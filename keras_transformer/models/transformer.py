@@ -128,8 +128,9 @@ class Transformer(TrainingStep, keras.Model):
             logits_layer = OutputBias(config.excluded_token_id, dtype="float32", name="logits")
         logits = logits_layer(_project(hidden, target_embedding, output_projection))
         super().__init__(inputs=inputs, outputs=logits, name=name, trainable=trainable)
-        if not trainable:
-            self.trainable = False  # also of the layers, which Keras adds after its own assignment
+        if not trainable:  # Keras adds the layers after it has frozen those that the model has
+            for layer in self.layers:
+                layer.trainable = False
 
         # === Attributes ===
         self.config = config
