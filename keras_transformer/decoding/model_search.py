@@ -13,7 +13,7 @@ from keras import ops
 from keras_transformer.decoding.beam import make_search
 from keras_transformer.decoding.engine import SearchResult
 from keras_transformer.decoding.lines import learned_positions, longest_target
-from keras_transformer.decoding.loop import BACKEND, run_program
+from keras_transformer.decoding.loop import BACKEND, pick, run_program
 from keras_transformer.decoding.scores import NOT_FINITE, penalties_up_to
 from keras_transformer.decoding.search import Search, StepOutput, trim
 from keras_transformer.decoding.search_settings import SearchSettings
@@ -205,8 +205,10 @@ def score_model(
     config = model.config
     logits = model(teacher_forcing(config, encoder_token_ids, target_token_ids, language_ids))
     logits = logits if language_ids is None else logits[:, 1:]
-    losses = ops.sparse_categorical_crossentropy(target_token_ids, logits, from_logits=True)
-    return ops.where(target_token_ids == config.pad_token_id, 0.0, -losses)
+    # Not Keras's cross-entropy: on JAX it is NaN where the logit of any token is -inf.
+    log_probs = ops.log_softmax(ops.cast(logits, "float32"))
+    log_probs = pick(log_probs, target_token_ids[:, :, None])[:, :, 0]
+    return ops.where(target_token_ids == config.pad_token_id, 0.0, log_probs)
 
 
 def attend_model(

@@ -113,6 +113,17 @@ def test_score_is_that_of_the_full_pass(translator):
         translator.score(["one", "two"], ["eins"])
 
 
+@pytest.mark.slow_on_jax
+def test_score_of_a_model_that_rules_out_a_token():
+    made = make_translator(output_bias=True)
+    bias = to_numpy(made.model.logits_layer.bias).copy()
+    bias[made.source_tokenizer.unk_token_id] = -np.inf
+    made.model.logits_layer.bias.assign(bias)
+    scored = made.score("seven", "zwei")
+    log_probs, _ = by_hand(made, "seven", scored.tokens)
+    np.testing.assert_allclose(scored.log_probs, log_probs, atol=1e-4)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_score_of_a_translation_is_that_of_the_search(translator, beam_size):
