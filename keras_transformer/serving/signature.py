@@ -120,10 +120,12 @@ class Signature:
 
         columns = [
             itertools.zip_longest(*map(lengths, names), fillvalue=0)
-            for names in (self.required, self.options)
+            for names in (self.required, self.options.keys() - {*LANGUAGES})
         ]
         rows = itertools.zip_longest(*columns, fillvalue=(0,))
         limits.check_longest(max(texts) + max(prefixes) for texts, prefixes in rows)
+        for name in self.options.keys() & {*LANGUAGES}:  # a code is no part of a line
+            limits.check_longest(lengths(name))
 
     def _columns(self, values):
         """Returns inputs with an element for each line; missing ones have their defaults."""

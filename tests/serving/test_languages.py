@@ -61,6 +61,8 @@ SIGNATURES = [
     ("translate_n_best", {"text": ["a", ">>fra<< a"], "target_language": ["deu", "fra"]}, None),
     ("translate_n_best", {"text": [">>fra<< a"], "target_language": ["deu"]}, TAG),
     ("translate_n_best", {"text": [">>fra<< a"], "target_language": [""]}, None),
+    # As long as a line may be.
+    ("translate_n_best", {"text": [">>fra<<" + "a" * 1_993], "target_language": ["fra"]}, None),
     ("translate_n_best", {"text": ["a"], "target_language": ["xx"]}, "has a tag for: deu, fra"),
 ]
 
