@@ -22,7 +22,7 @@ from keras_transformer import types
 from keras_transformer.cores import usable_cores
 from keras_transformer.data.tokenizer import Tokenizer
 from keras_transformer.data.tokenizer_file import exported_paths
-from keras_transformer.decoding.engine import Engine, SearchResult
+from keras_transformer.decoding.engine import Engine, SearchResult, require_workers
 from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.model_card import read_card
 from keras_transformer.decoding.scores import IMPOSSIBLE, NOT_FINITE, penalties_up_to
@@ -62,7 +62,8 @@ class CTranslate2Engine(Engine):
     Raises:
         ImportError: if `ctranslate2` is not installed.
         FileNotFoundError: if there is no model of CTranslate2 with model card and tokenizers.
-        ValueError: if another version exported the folder, in another format.
+        ValueError: if another version exported the folder, in another format; or if
+            `workers` is not a positive integer.
     """
 
     name = "CTranslate2"
@@ -81,6 +82,7 @@ class CTranslate2Engine(Engine):
     def __init__(
         self, folder: types.Path, *, workers: int | None = None, device: str = "cpu"
     ) -> None:
+        require_workers(workers)
         folder = Path(folder)
         workers = usable_cores() if workers is None else workers
         self.card = read_card(folder, self.name, "model.bin")

@@ -3,6 +3,7 @@
 Plain Python and NumPy: imports neither Keras nor a backend.
 """
 
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -171,6 +172,12 @@ def held_settings(engine: Engine | type[Engine], settings: SearchSettings) -> Se
     names = engine.held.keys() & vars(settings).keys()
     changes = {n: engine.held[n][0] for n in names if getattr(settings, n) not in engine.held[n]}
     return replace(settings, **changes)
+
+
+def require_workers(workers: int | None) -> None:
+    """Raises a `ValueError` unless the `workers` of an engine are `None` or a positive integer."""
+    if workers is not None and (not isinstance(workers, numbers.Integral) or workers < 1):
+        raise ValueError(f"`workers` must be a positive integer. Received: {workers=}")
 
 
 def require_held(engine: Engine | type[Engine], settings: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from keras_transformer.decoding.engine import (
     Engine,
     SearchResult,
     SearchTree,
+    require_workers,
 )
 from keras_transformer.decoding.lines import longest_target
 from keras_transformer.decoding.model_card import read_card
@@ -67,7 +68,8 @@ class SavedModelEngine(Engine):
     Raises:
         ImportError: if `tensorflow` or `tensorflow_text` is not installed.
         FileNotFoundError: if there is no SavedModel with a model card.
-        ValueError: if another version exported the SavedModel, in another format.
+        ValueError: if another version exported the SavedModel, in another format; or if
+            `workers` is not a positive integer.
         RuntimeError: if `workers` is given and TensorFlow has started; or, in a call, in a process
             that was forked from the one that loaded the folder.
     """
@@ -77,6 +79,7 @@ class SavedModelEngine(Engine):
     variables = TENSORFLOW_VARIABLES
 
     def __init__(self, folder: types.Path, *, workers: int | None = None) -> None:
+        require_workers(workers)
         folder = Path(folder)
         self.card = read_card(folder, "TensorFlow", "saved_model.pb")
         # The current folder may change before the engine is pickled.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import Translator, load_translator
-from keras_transformer.decoding import SavedModelEngine
+from keras_transformer.decoding import CTranslate2Engine, SavedModelEngine
 from keras_transformer.decoding.saved_model import OTHER_REWRITES, use_one_rewrite
 from tests.decoding.test_translator import LINES
 from tests.export.test_saved_model import exported  # noqa: F401
@@ -87,6 +87,13 @@ def test_search_tree_begins_with_the_best_translation(exported, engine):  # noqa
     (best,) = translator("two", n_best=1)
     first = tree.token_ids[0][tree.is_winner[0]]
     assert [tokenizer.vocabulary[token] for token in first] == best.tokens[:1]
+
+
+@pytest.mark.parametrize("kind", [SavedModelEngine, CTranslate2Engine])
+@pytest.mark.parametrize("workers", [0, "2"])
+def test_workers_that_are_no_number_of_batches_are_refused(kind, workers, tmp_path):
+    with pytest.raises(ValueError, match="`workers` must be a positive integer. Received: "):
+        kind(tmp_path, workers=workers)
 
 
 def test_numbers_that_are_not_finite_are_the_error_of_translator(engine):
