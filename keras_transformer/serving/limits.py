@@ -82,13 +82,19 @@ class Limits(Settings):
             raise RequestError(413, f"{must} Received: a line of {longest}. {cure}")
 
     def check_request(self, request: "Request") -> None:
-        """Raises `RequestError` if the parts of the lines are too many, or one is too long."""
+        """Raises `RequestError` if the parts of the lines are too many, or one is too long.
+
+        The tag of a language, which the server puts in front of a line, does not count.
+        """
+        from keras_transformer.decoding.languages import split_tag  # imports NumPy
+
+        has_tags = bool(request.reader.languages)
         prefixes = request.prefixes or [""] * len(request.lines)
-        lengths = [
-            len(part.text) + len(prefix)
-            for line, prefix in zip(request.lines, prefixes, strict=True)
-            for part in line.parts
-        ]
+        lengths = []
+        for line, prefix in zip(request.lines, prefixes, strict=True):
+            for part in line.parts:
+                text = split_tag(part.text)[1].removeprefix(" ") if has_tags else part.text
+                lengths.append(len(text) + len(prefix))
         self.check_lines(len(lengths))
         self.check_longest(lengths)
 

@@ -33,6 +33,7 @@ ROWS = [
     (REGIONS, {"target": "pt-pt"}, "a", "ptA"),
     (REGIONS, {"target": "pt-br"}, "a", "pt_BRA"),
     (SEVERAL, {"target": "fra"}, ">>fra<< a", "fraA"),
+    pytest.param(SEVERAL, {"target": "fra"}, "a" * 2_000, "fra" + "A" * 2_000, id="longest line"),
     (SEVERAL, {}, "a", ValueError(LIST + "none")),
     (SEVERAL, {"target": None}, ">>fra<< a", ValueError(LIST + "none")),
     (SEVERAL, {"target": "xx"}, "a", ValueError(LIST + "'xx'")),
@@ -61,7 +62,6 @@ SIGNATURES = [
     ("translate_n_best", {"text": ["a", ">>fra<< a"], "target_language": ["deu", "fra"]}, None),
     ("translate_n_best", {"text": [">>fra<< a"], "target_language": ["deu"]}, TAG),
     ("translate_n_best", {"text": [">>fra<< a"], "target_language": [""]}, None),
-    # As long as a line may be.
     ("translate_n_best", {"text": [">>fra<<" + "a" * 1_993], "target_language": ["fra"]}, None),
     ("translate_n_best", {"text": ["a"], "target_language": ["xx"]}, "has a tag for: deu, fra"),
 ]
