@@ -17,11 +17,7 @@ from keras_transformer.processor import say_if_emulated
 from keras_transformer.training import objective
 from keras_transformer.training.callbacks import ClosedCallback, DatasetEpoch, check_callbacks
 from keras_transformer.training.metrics import TokenMean
-from keras_transformer.training.optimizers import (
-    check_precision,
-    check_trainable,
-    without_loss_scaling,
-)
+from keras_transformer.training.optimizers import check_precision, without_loss_scaling
 
 # `super()` finds the methods in `keras.Model`, which follows in the MRO.
 if TYPE_CHECKING:
@@ -94,7 +90,7 @@ def checked(name: str) -> Any:
             _warn_if_padding_counts(self, arguments)
             say_if_emulated(self.compute_dtype, warnings.warn)
             if name in ("fit", "train_on_batch"):
-                check_trainable(self)
+                _warn_if_frozen(self)
                 check_precision(self)
         with contextlib.ExitStack() as stack:
             if name == "fit" and self.compiled:
@@ -195,7 +191,7 @@ class TrainingStep(Base):
         ValueError: from `fit` and the other training methods:
 
             - `class_weight` is given, or the loss does not return one value per token;
-            - the optimizer has `gradient_accumulation_steps`, or every weight is frozen;
+            - the optimizer has `gradient_accumulation_steps`;
             - `compute_loss` is overridden, with several replicas or micro-batches or R-Drop;
             - `jit_compile` is set on TensorFlow, with several replicas or micro-batches.
     """
@@ -365,6 +361,12 @@ def _warn_if_not_fused(model):
             "Set `fused_loss = False` on the model to avoid this message.",
             reason,
         )
+
+
+def _warn_if_frozen(model):
+    """Warns, as the steps of Keras do, if a built model has no weight to train."""
+    if model.built and model.weights and not model.trainable_variables:
+        warnings.warn("The model does not have any trainable weights.", UserWarning, stacklevel=3)
 
 
 def _warn_if_padding_counts(model, arguments):

@@ -241,15 +241,6 @@ def build_optimizer(model: keras.Model) -> None:
             optimizer.build(model.trainable_variables)
 
 
-def check_trainable(model: keras.Model) -> None:
-    """Raises a `ValueError` if every weight of a built model is frozen."""
-    if model.built and model.weights and not model.trainable_variables:
-        raise ValueError(
-            "The model must have a weight to train. Received: every weight is frozen. Set "
-            "`trainable = True` on a layer, and compile the model again."
-        )
-
-
 def check_precision(model: keras.Model) -> None:
     """Raises a `ValueError` if updates would be NaN or 0 in the dtype of a weight."""
     optimizer = without_loss_scaling(model.optimizer)

@@ -51,7 +51,8 @@ def train_step(model: keras.Model, state: Any, data: Any) -> tuple[dict[str, Any
         gradients, loss, values = _fold(add_micro_batch, sums, rows, model.accumulation_steps)
     with _scope(model, trainable, values, of_optimizer) as scope:
         # With float16, the gradients are still multiplied by the loss scale here.
-        vector = join([jnp.float32(part) for part in gradients])
+        parts = [jnp.float32(part) for part in gradients]
+        vector = join(parts) if parts else jnp.zeros(0)  # if all weights are frozen
         norm = jnp.sqrt(jnp.sum(jnp.square(vector))) / model.optimizer.scale_loss(1.0)
         model._loss_tracker.update_state(loss, sample_weight=divisors[0])
         logs = model.get_metrics_result() | {"gradient_norm": norm}

@@ -14,18 +14,20 @@ def train_step(model: keras.Model, data: Any) -> dict[str, torch.Tensor]:
     rows = objective.to_rows(data)
     divisors = objective.divisors(model, rows)
     model.zero_grad()
+    variables = model.trainable_variables
     loss = 0.0
     for part in _micro_batches(rows, model.accumulation_steps):
         share = objective.loss_share(model, part, divisors, training=True)
-        model.optimizer.scale_loss(share).backward()
+        if variables:  # not all weights are frozen
+            model.optimizer.scale_loss(share).backward()
         loss = loss + share.detach()
-    variables = model.trainable_variables
     tensors = [variable.value for variable in variables]
     gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]
     with torch.no_grad():
         # With float16, the gradients are still multiplied by the loss scale here.
-        squares = torch.stack([gradient.float().square().sum() for gradient in gradients])
-        norm = squares.sum().sqrt() / model.optimizer.scale_loss(1.0)
+        squares = [gradient.float().square().sum() for gradient in gradients]
+        total = torch.stack(squares).sum() if squares else torch.zeros(())
+        norm = total.sqrt() / model.optimizer.scale_loss(1.0)
         model.optimizer.apply(gradients, variables)
         model._loss_tracker.update_state(loss, sample_weight=divisors[0])
     return model.get_metrics_result() | {"gradient_norm": norm}

@@ -74,6 +74,22 @@ def test_batch_without_rows_changes_no_weight(accumulation_steps):
         np.testing.assert_array_equal(weight, old)
 
 
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_model_without_a_weight_to_train_is_evaluated_with_a_warning(accumulation_steps):
+    """As in Keras."""
+    model = tagger()
+    model.trainable = False
+    model.compile("adam", SmoothedCrossEntropy(ignore_class=0), **EAGER)
+    model.accumulation_steps = accumulation_steps
+    before, expected = to_numpy([*model.weights]), model.test_on_batch(TOKENS, LABELS)
+    with pytest.warns(UserWarning, match="not have any trainable weights"):
+        model.fit(TOKENS, LABELS, verbose=0)
+    with pytest.warns(UserWarning, match="not have any trainable weights"):
+        assert model.train_on_batch(TOKENS, LABELS) == pytest.approx(expected, rel=1e-5)
+    for weight, old in zip(to_numpy([*model.weights]), before, strict=True):
+        np.testing.assert_array_equal(weight, old)
+
+
 @tensorflow_only
 @pytest.mark.parametrize("kind", ["arrays", long("generator")])
 def test_rows_of_zeros_count_in_arrays_and_generators(kind):
@@ -118,7 +134,6 @@ AVERAGING = {"optimizer": SGD(use_ema=True)}
 RATE = "sets the learning rate.*Received: learning_rate=WarmupSchedule"
 KEEPER = RunKeeper("unused", object.__new__(BatchStream))  # not read
 JIT = {"jit_compile": True, "run_eagerly": False}
-SETTINGS = {"accumulation_steps", "r_drop", "trainable"}  # attributes of the model
 # What is compiled, or the model; other arguments; the error.
 REFUSED = [
     ({"loss": keras.losses.sparse_categorical_crossentropy}, {}, "from_logits=True"),
@@ -134,7 +149,6 @@ REFUSED = [
     ({"optimizer": "adam", "dtype": "bfloat16"}, {}, "beta_2=0.999.*mixed_bfloat16"),
     ({"kind": OwnLoss, "accumulation_steps": 2}, {}, "OwnLoss.compute_loss"),
     ({"kind": OwnLoss, "r_drop": 3.0}, {}, "compute_loss.*r_drop=3.0"),
-    ({"trainable": False}, {}, "every weight is frozen.*`trainable = True`"),
     ({}, {"class_weight": {1: 2.0}}, "`class_weight`.*`sample_weight`"),
     ({}, {"y": LABELS[..., None]}, "`y` must be one tensor"),
     ({}, {"y": np.eye(V)[LABELS]}, "`y` must be one tensor"),
@@ -179,7 +193,7 @@ if BACKEND == "tensorflow":
 @pytest.mark.parametrize("made, arguments, message", REFUSED)
 def test_what_the_step_cannot_do_is_refused(made, arguments, message):
     made = dict(made)
-    settings = {name: made.pop(name) for name in SETTINGS & made.keys()}
+    settings = {name: made.pop(name) for name in {"accumulation_steps", "r_drop"} & made.keys()}
     devices, dtype = made.pop("devices", 1), made.pop("dtype", "float32")
     for method in ("fit",) if "callbacks" in arguments else ("fit", "train_on_batch"):
         with dtype_policy(dtype), on_devices(devices):
