@@ -191,12 +191,12 @@ class Trainer:
         keeper.base = base
         keeper.set_params({"epochs": training.epochs})  # `fit` is not called if all are trained
         self._set_weights(model, keeper)
+        is_trained = keeper.finished or keeper.state.epoch >= training.epochs
         # The order matters: a callback reads what the callbacks before it add to the logs.
         callbacks = [logger, guard, *filter(None, [averaged])]
-        if self.is_chief:
+        if self.is_chief and not is_trained:
             callbacks += self._callbacks_of_chief(model, tokenizers, stream, keeper)
         callbacks += [keeper]
-        is_trained = keeper.finished or keeper.state.epoch >= training.epochs
         report = self.run.report() if is_trained else {}
         is_reported = "updates" in report
         # Barrier: change the folder only after all workers are ready.
