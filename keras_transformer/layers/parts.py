@@ -54,19 +54,19 @@ def parts_of(layer: keras.layers.Layer, prefix: str) -> dict[str, Any]:
     """
     parts = [*layer._flatten_layers(include_self=False), *layer.weights]
     by_path = {(part.path or part.name).removeprefix(prefix): part for part in parts}
-    found: dict[str, Any] = {}
+    by_path = dict(sorted(by_path.items(), key=lambda item: item[0].count("/")))
+    taken: set[str] = set()
     stable: dict[str, str] = {}  # path in this process -> path in every process
     for path in sorted(by_path, key=lambda path: (path.count("/"), _stem_and_number(path)[1])):
         outer, slash, name = path.rpartition("/")
         start, stem = stable.get(outer, outer) + slash, _stem_and_number(name)[0]
-        stable[path] = start + name
-        if stem.endswith(_automatic_name(by_path[path])):  # `forward_lstm` in `Bidirectional`
-            stable[path] = start + stem
-            numbers = itertools.count(2)
-            while stable[path] in found:
-                stable[path] = f"{start}{stem}#{next(numbers)}"
-        found[stable[path]] = by_path[path]
-    return found
+        is_automatic = stem.endswith(_automatic_name(by_path[path]))  # `forward_lstm_1` too
+        stable[path] = start + (stem if is_automatic else name)
+        numbers = itertools.count(2)
+        while stable[path] in taken:
+            stable[path] = f"{start}{stem}#{next(numbers)}"
+        taken.add(stable[path])
+    return {stable[path]: part for path, part in by_path.items()}
 
 
 def _stem_and_number(name):

@@ -121,8 +121,8 @@ def _renamed(saved, variables, parts):
 
 
 def unnumbered(name: str) -> str:
-    """Returns a name without the numbers that Keras gives in a process: `dense`, not `dense_1`."""
-    return re.sub(r"_\d+(?=[/_]|$)", "", name)
+    """Returns a name without numbers of Keras or `parts_of`: `dense`, not `dense_1`, `dense#2`."""
+    return re.sub(r"[_#]\d+(?=[/_]|$)", "", name)
 
 
 def _state_variables(model, parts):
