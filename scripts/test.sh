@@ -60,7 +60,7 @@ wait "$types"
 
 # Small operations of PyTorch wait for one another when two processes have two threads each.
 export OMP_NUM_THREADS=1
-# What a backend can change. Each layer trains and is saved; logits are the paper's; the loss and the
+# What a backend can change. Layers take what Keras passes them; logits are the paper's; the loss and the
 # update are Keras's; the search is that in plain Python. Other code is the same on every backend.
 contract=(tests/layers/test_contract.py)
 contract+=(tests/training/test_{update,token_loss,linear_cross_entropy,flat_values,interrupt}.py)
@@ -102,7 +102,7 @@ if [ -n "$long" ]; then
     # JAX compiles each shape: of the cases marked `long`, it gets those of the update, and those
     # that are short elsewhere.
     long_on jax -m "not long" "${details[@]}"
-    long_on jax -m long "${update[@]}" "${translator[@]}"
+    long_on jax -m long "${update[@]}" "${translator[@]}" tests/layers/test_contract.py
     long_on jax -m slow_on_jax "${search[@]}" "${others[@]}" \
         tests/layers tests/models/test_{decode_step,transformer}.py tests/decoding/test_end_bias.py
     long_on torch "${details[@]}"

@@ -13,7 +13,7 @@ from tests.test_one_path import LINES, SENTENCES, check_translate, long, served,
 from tests.test_one_path import ROWS as ROWS_WITH_TAGS
 from tests.test_one_path import RULES as RULES_WITH_TAGS
 
-pytestmark = [opus_models.needs_torch, pytest.mark.slow, pytest.mark.tensorflow_only]
+pytestmark = [opus_models.needs_torch, pytest.mark.long, pytest.mark.tensorflow_only]
 
 RULES = RULES_WITH_TAGS | {"max_length": 12, "split": "lines"}
 NEAR_TIE = 1e-4
@@ -34,7 +34,7 @@ ROWS = {
 LANGUAGES = "source_language", "target_language"
 
 
-@pytest.fixture(scope="module", params=["m2m", pytest.param("nllb", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["m2m", "nllb"])
 def folders(request, tmp_path_factory):
     """{engine: its folder}; that of Keras is a run."""
     parent = tmp_path_factory.mktemp("one_path_of_languages")

@@ -84,7 +84,7 @@ def registered_in_the_source():
     ("imports", "start"),
     [
         (KERAS_FIRST, run),  # a process in which Keras is imported already
-        (KERAS_LATER, subprocess.run),
+        pytest.param(KERAS_LATER, subprocess.run, marks=pytest.mark.long),
         pytest.param(TWO_THREADS, subprocess.run, marks=pytest.mark.long),
     ],
     ids=["Keras first", "Keras later", "two threads"],

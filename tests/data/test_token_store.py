@@ -307,7 +307,7 @@ def test_two_processes_at_once_build_it_once(folder, tmp_path):
     assert json.loads((store / HEADER).read_text())["pairs"] == len(PAIRS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_build_is_built_again_to_the_same_bytes(folder, tmp_path):
     """Killed before a chunk, its files and its name last."""
     for point in (("numpy.ascontiguousarray", 9), ("os.fsync", 2), ("os.rename", 1)):

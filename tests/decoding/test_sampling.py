@@ -90,6 +90,7 @@ def test_same_seed_draws_the_same():
     assert hypotheses(drawn(5)) != hypotheses(drawn(6))
 
 
+@pytest.mark.slow_on_jax
 def test_top_1_is_greedy_and_forbidden_tokens_are_never_drawn():
     models, max_lengths = RandomModels("any", 9, 30, 40, 12), [s % 13 for s in range(30)]
     drawn = search(models, max_lengths, sampler=TopKSampler(k=1, seed=2))

@@ -167,7 +167,7 @@ def loaded_states(folder):
     return json.dumps(states)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_layer_trains_and_answers_the_same_in_a_fresh_process(tmp_path):
     expected = {}
     for name, kind in every_model():

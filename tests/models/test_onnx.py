@@ -10,18 +10,18 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning"),  # of Keras
 ]
-LONG = pytest.mark.long
 V = 40
 # Batch, source and target lengths; all sources of a batch but the first have padding.
 SHAPES = [(2, 5, 3), (1, 1, 1), (3, 9, 7), (5, 4, 12)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
         {"positions": "relative", "max_relative_position": 3, "key_dim": 5, "value_dim": 7},
-        pytest.param({"normalize_first": True, "tie_embeddings": "none"}, marks=LONG),
-        pytest.param({"positions": "learned", "max_sequence_length": 16}, marks=LONG),
+        {"normalize_first": True, "tie_embeddings": "none"},
+        {"positions": "learned", "max_sequence_length": 16},
     ],
 )
 def test_logits_of_onnx_are_those_of_the_model_at_any_batch_and_lengths(options, tmp_path):

@@ -44,6 +44,7 @@ def weights_of(path):
     return {weight.path: np.array(weight) for weight in kt.load_model(path).weights}
 
 
+@pytest.mark.long
 def test_model_of_lora_is_a_plain_one_that_differs_in_some_matrices_by_the_rank(base, adapted):
     before = weights_of(base / "model.keras")
     checkpoint = tiny_run.checkpoints(adapted)[10][0]
@@ -60,6 +61,7 @@ def test_model_of_lora_is_a_plain_one_that_differs_in_some_matrices_by_the_rank(
     assert all("lora_kernel" in name or "seed" in name for name in stored) and stored
 
 
+@pytest.mark.long
 def test_average_of_lora_is_that_of_the_sums(base, adapted, tmp_path):
     """By NumPy, from the moving averages that the checkpoints hold."""
     paths = average_run(adapted, tmp_path / "mean.keras", last=2)
