@@ -141,8 +141,9 @@ class Perplexity(TokenMean):
     def token_values(self, labels: Tensor, logits: Tensor) -> Tensor:
         logits = ops.cast(logits, "float32")
         indices, nan_if_outside = class_indices(labels, logits.shape[-1])
-        nll = ops.sparse_categorical_crossentropy(indices, logits, from_logits=True)
-        return nll + nan_if_outside
+        # Not Keras's cross-entropy: on JAX it is NaN where the logit of any class is -inf.
+        log_probs = ops.take_along_axis(ops.log_softmax(logits), indices[..., None], axis=-1)
+        return nan_if_outside - log_probs[..., 0]
 
     def score_values(self, labels: Tensor, scores: TokenScores) -> Tensor:
         return scores.nll

@@ -8,16 +8,17 @@ from scipy.special import log_softmax
 from keras_transformer import Perplexity, TokenAccuracy
 from tests.builders import to_numpy
 
-V = 7
+V = 8
 
 
 def batches():
     """Batches of different size and padding, so that a mean of batch means is wrong."""
     rng = np.random.default_rng(0)
     for rows, length, padding in ((4, 6, 1), (1, 2, 0), (2, 9, 7)):
-        labels = rng.integers(1, V, (rows, length))
+        labels = rng.integers(1, V - 1, (rows, length))
         labels[:, length - padding :] = 0
         logits = rng.normal(scale=2, size=(rows, length, V)).astype("float32")
+        logits[:, :, -1] = -np.inf  # a class that is ruled out
         weights = rng.uniform(size=(rows, length)).astype("float32")
         yield labels.astype("int32"), logits, weights
 
