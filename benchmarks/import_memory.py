@@ -123,8 +123,9 @@ def peak_memory(command, environment):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--backends", nargs="+", default=["tensorflow", "jax"])
-    parser.add_argument("--dtypes", nargs="+", default=["float16", "bfloat16"])
-    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
+    stored, computed = ["float16", "bfloat16"], ["float32", "bfloat16"]
+    parser.add_argument("--dtypes", nargs="+", choices=stored, default=stored)
+    parser.add_argument("--precisions", nargs="+", choices=computed, default=computed)
     arguments = parser.parse_args()
     titles = "dtype", "precision", "weights", "libraries", "peak", "ratio", "seconds"
     print_row(WIDTHS, "", *titles)

@@ -213,6 +213,9 @@ def main():
     if not (arguments.task and arguments.data and arguments.runs):
         parser.error("a task, --data and --runs are required, unless --table is given")
     runs, write, _ = TASKS[arguments.task]
+    asked = [*(arguments.only or runs), *([arguments.exports] if arguments.exports else [])]
+    if unknown := [name for name in asked if name not in runs]:
+        parser.error(f"the runs are {', '.join(runs)}. Received: {unknown[0]}")
     folder = arguments.runs / arguments.task
     folder.mkdir(parents=True, exist_ok=True)
     write(arguments.data, folder)
