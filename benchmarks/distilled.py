@@ -18,8 +18,6 @@ written to `benchmarks/results/distilled`, translations of the test split to `be
 import argparse
 import os
 import pathlib
-import subprocess
-import sys
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -33,7 +31,9 @@ from scored_runs import (
     TEXT,
     averaged,
     command_of,
+    distil,
     read_results,
+    run_command,
     sides_of,
     table,
     train_run,
@@ -46,7 +46,7 @@ from keras_transformer import load_translator
 from keras_transformer.runs import Recipe
 
 SEARCH = "greedy"
-LAST = 1  # the last epoch: the loss of the references is lowest in the first one
+LAST = 1  # the last epoch: the loss of the references may be lowest in the first one
 TEACHES = "--n-best 4 --beam-size 5 --length-penalty mean --stopping first_beams".split()
 ALPHA = {False: "1", True: "2"}  # by `--longer`
 ORIGINAL = 3  # passes of `--longer` over the original pairs
@@ -62,16 +62,9 @@ STUDENT = [
 ]
 
 
-def command(*words):
-    """Runs a command of this package."""
-    subprocess.run([sys.executable, "-m", "keras_transformer", *map(str, words)], check=True)
-
-
-def distil(output, teachers, data, longer):
-    """Lets the teachers translate; returns the recipe with their pairs as one more corpus."""
-    first = [teachers[0] / "config.yaml", *teachers, "--data", data, "--output", output]
-    command("distil", *first, *TEACHES, "--alpha", ALPHA[longer])
-    path = output.with_name(f"{output.name}.yaml")
+def distilled_recipe(teachers, data, output, longer):
+    """Lets the teachers translate; returns the path of the recipe that the student learns by."""
+    path = distil(teachers, data, output, [*TEACHES, "--alpha", ALPHA[longer]])
     if longer:
         recipe = yaml.safe_load(path.read_text("utf-8"))
         recipe["data"]["train"][0]["weight"] = ORIGINAL
@@ -83,7 +76,7 @@ def measure(arguments, words):
     """Trains, exports and scores the student, and keeps its translations of the test split."""
     name, data, run = arguments.name, arguments.data, arguments.runs / arguments.name
     pairs = run.with_name(f"{name}-pairs")
-    recipe_file = distil(pairs, arguments.teachers, data, arguments.longer)
+    recipe_file = distilled_recipe(arguments.teachers, data, pairs, arguments.longer)
     begins_with = (arguments.begin or arguments.teachers[0]).resolve()
     changed = [*STUDENT, f"training.init_from={begins_with}", *arguments.settings]
     recipe = Recipe.load(recipe_file, changed)
@@ -113,7 +106,7 @@ def exported(run):
     folder = run.with_name(f"{run.name}-int8")
     if not folder.exists():
         options = "--format", "ctranslate2", "--quantization", "int8", "--beam-size", "1"
-        command("export", run, folder, "--model", averaged(run, LAST), *options)
+        run_command("export", run, folder, "--model", averaged(run, LAST), *options)
     return load_translator(folder, workers=1)
 
 

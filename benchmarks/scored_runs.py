@@ -4,6 +4,8 @@ import csv
 import json
 import pathlib
 import statistics
+import subprocess
+import sys
 
 from stamp import stamp
 
@@ -64,6 +66,28 @@ def train_run(recipe, data, run):
         "validation_perplexity": min(perplexities),
         "validation_loss_of_epochs": curve,
     }
+
+
+def run_command(*words):
+    """Runs a command of this package; raises an error if it fails."""
+    subprocess.run([sys.executable, "-m", "keras_transformer", *map(str, words)], check=True)
+
+
+def distil(teachers, data, output, options):
+    """Lets runs translate the training text, as an ensemble.
+
+    Args:
+        teachers: paths of the runs; the recipe is that of the first.
+        data: folder of the data.
+        output: path without an ending, of the files to write.
+        options: list of options of the command `distil`.
+
+    Returns:
+        path of the recipe with the pairs as one more corpus.
+    """
+    files = [teachers[0] / "config.yaml", *teachers, "--data", data, "--output", output]
+    run_command("distil", *files, *options)
+    return output.with_name(f"{output.name}.yaml")
 
 
 def start_of(run):

@@ -22,8 +22,6 @@ import argparse
 import functools
 import os
 import pathlib
-import subprocess
-import sys
 from dataclasses import dataclass
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -38,6 +36,7 @@ from scored_runs import (
     TEXT,
     averaged,
     command_of,
+    distil,
     read_results,
     sides_of,
     table,
@@ -140,7 +139,9 @@ def train(family):
     """Trains what is not trained yet."""
     for seed in family.seeds:
         train_one(family, "relative", seed, family.recipe(seed))
-    recipe_file = distil(family)
+    teachers = [family.run("relative", seed) for seed in family.seeds]
+    pairs = family.runs / family.name("pairs", "ensemble")
+    recipe_file = distil(teachers, family.data, pairs, TEACHES)
     for seed in family.seeds:
         begins_with = family.run("relative", seed).resolve()
         changed = [*TAUGHT, f"training.init_from={begins_with}", f"training.seed={seed}"]
@@ -150,16 +151,6 @@ def train(family):
 def train_one(family, kind, seed, recipe):
     found = train_run(recipe, family.data, family.run(kind, seed))
     add_result(family.name(kind, seed), found)
-
-
-def distil(family):
-    """Lets the ensemble translate; returns the recipe with its pairs as one more corpus."""
-    teachers = [family.run("relative", seed) for seed in family.seeds]
-    output = family.runs / family.name("pairs", "ensemble")
-    files = [teachers[0] / "config.yaml", *teachers, "--data", family.data, "--output", output]
-    command = [sys.executable, "-m", "keras_transformer", "distil", *files, *TEACHES]
-    subprocess.run(command, check=True)
-    return output.with_name(f"{output.name}.yaml")
 
 
 def score(family):

@@ -23,9 +23,9 @@ def one_line_errors():
     """Reports, in one line, an error that the user can fix, and exits with code 2.
 
     Python warnings become one line too, without file and line number. Errors of a backend, such as
-    one about memory, exit with code 1. Other exceptions are bugs and keep their
-    traceback. If the package did not write the message, the line also names the environment
-    variable that shows the traceback.
+    one about memory, exit with code 1. Other exceptions are bugs and keep their traceback. If the
+    package did not write the message, the line also names the environment variable that shows the
+    traceback.
     """
     try:
         with warnings.catch_warnings():
